@@ -1,4 +1,4 @@
-"""Raw HTTP, for what a well-behaved client library cannot send, and the one check of every error."""
+"""Raw HTTP for requests that client libraries cannot send, and a check of errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIT = (
 
 @dataclass
 class RawAnswer:
-    """One response as it came over the wire; header names in lower case."""
+    """A response as received; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -40,24 +40,24 @@ class RawAnswer:
 
 @dataclass
 class Wire:
-    """Exchanges bytes with a server.
+    """Exchange bytes with a server.
 
     Attributes:
-        port: where the server listens.
-        token: what it asks for.
+        port: the server's port.
+        token: the server's token.
     """
 
     port: int
     token: str | None
 
     def connect(self) -> socket.socket:
-        """A connection with a deadline on every operation."""
+        """Connect, with a deadline on every operation."""
         return socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
 
     def write(
         self, method: str, target: str, *headers: str, body: bytes | None = None
     ) -> bytes:
-        """A proper request with the token."""
+        """Return a valid request with the token."""
         lines = [
             f"{method} {target} HTTP/1.1",
             "Host: 127.0.0.1",
@@ -69,10 +69,12 @@ class Wire:
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b"")
 
     def exchange(self, request: bytes, *, head: bool = False) -> list[RawAnswer]:
-        """Send bytes, end the sending side, and read every response until the server closes."""
+        """Send bytes, shut down writing, and read all responses until the server
+        closes.
+        """
         received = b""
         with self.connect() as connection:
-            # A server that answers before it has read everything resets the connection behind its answer.
+            # A server that answers early resets the connection after its answer.
             with suppress(OSError):
                 connection.sendall(request)
                 connection.shutdown(socket.SHUT_WR)
@@ -85,13 +87,13 @@ class Wire:
         return answers
 
     def one(self, request: bytes, *, head: bool = False) -> RawAnswer:
-        """The one response to a request."""
+        """Return the only response to a request."""
         (answer,) = self.exchange(request, head=head)
         return answer
 
 
 def read_answer(stream: Any, *, head: bool = False) -> RawAnswer | None:
-    """The next final response of a stream; None at its end."""
+    """Return the next final response of a stream; None at its end."""
     while line := stream.readline():
         status = int(line.split()[1])
         headers = {name.lower(): value for name, value in parse_headers(stream).items()}
@@ -106,25 +108,25 @@ def read_answer(stream: Any, *, head: bool = False) -> RawAnswer | None:
 
 @pytest.fixture
 def wire_to() -> Callable[[Any], Wire]:
-    """Raw access to a server that the test started."""
+    """Return raw access to a server started by the test."""
     return lambda server: Wire(server.port, server.token)
 
 
 @pytest.fixture
 def wire(server: Any) -> Wire:
-    """Raw access to the shared server."""
+    """Return raw access to the shared server."""
     return Wire(server.port, server.token)
 
 
 @pytest.fixture
 def read_from() -> Callable[..., RawAnswer | None]:
-    """Reads one response from a connection's file."""
+    """Return a function that reads one response from a connection's file."""
     return read_answer
 
 
 @pytest.fixture
 def refused() -> Callable[..., str]:
-    """Checks an answer for the one shape of every error: ``refused(answer, 400, "CODE")``; returns its text."""
+    """Return a check of an error: ``refused(answer, 400, "CODE")`` returns its text."""
 
     def check(answer: Any, status: int, code: str) -> str:
         raw = isinstance(answer, RawAnswer)
@@ -152,7 +154,9 @@ def refused() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def kit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server on tiny models of every sort, bare files without manifests; ``custom_op`` cannot be loaded."""
+    """Start a server on tiny models of every kind, without manifests; ``custom_op``
+    cannot be loaded.
+    """
     folder = tmp_path_factory.mktemp("kit")
     for name in KIT:
         shutil.copy(SMALL_MODELS / f"{name}.tflite", folder)

@@ -1,4 +1,4 @@
-"""Pages of the user's own apps: --allowed-origins, preflights, and what stays closed to them."""
+"""Pages of the user's own apps: --allowed-origins, preflights, and closed routes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def send(
     server: Server, method: str, path: str, body: bytes = b"", **headers: str
 ) -> http.client.HTTPResponse:
-    """Send a request with exactly these headers; the answer's body is read."""
+    """Send a request with exactly these headers and read the response's body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, names)
@@ -76,7 +76,7 @@ def test_a_listed_page_is_answered(served: Server, origin: str) -> None:
 
 @pytest.mark.parametrize("origin", LISTED)
 def test_a_listed_page_still_needs_the_token(served: Server, origin: str) -> None:
-    """The page may read the refusal."""
+    """The page may read the error."""
     answer = send(served, "POST", "/predictions/petals", ROW, Origin=origin)
     assert (
         answer.status == 401 and answer.headers["Access-Control-Allow-Origin"] == origin
@@ -134,7 +134,7 @@ def test_a_preflight_of_a_public_page_to_this_network(served: Server) -> None:
 
 
 @pytest.mark.parametrize("origin", UNLISTED)
-def test_other_pages_get_nothing(served: Server, origin: str) -> None:
+def test_unlisted_pages_are_rejected(served: Server, origin: str) -> None:
     bearer = f"Bearer {served.token}"
     for method in ("OPTIONS", "POST"):
         asked = {"Access_Control_Request_Method": "POST"}
@@ -151,8 +151,8 @@ def test_other_pages_get_nothing(served: Server, origin: str) -> None:
         assert not permissions(answer)
 
 
-def test_a_listed_page_under_a_foreign_name(served: Server) -> None:
-    """DNS rebinding stays closed."""
+def test_a_listed_page_under_a_foreign_name_is_rejected(served: Server) -> None:
+    """This prevents DNS rebinding."""
     for method in ("OPTIONS", "POST"):
         answer = send(
             served,
@@ -166,8 +166,12 @@ def test_a_listed_page_under_a_foreign_name(served: Server) -> None:
 
 
 @pytest.mark.parametrize("origin", LISTED)
-def test_the_servers_own_page_stays_closed(served: Server, origin: str) -> None:
-    """Its files, tickets and sessions are for its own origin, with the token too."""
+def test_the_servers_own_page_rejects_other_origins(
+    served: Server, origin: str
+) -> None:
+    """Its files, tickets and sessions are limited to its own origin, even with the
+    token.
+    """
     bearer = f"Bearer {served.token}"
     for method, path in (
         ("GET", "/web/index.html"),
@@ -193,7 +197,7 @@ def test_the_servers_own_page_stays_closed(served: Server, origin: str) -> None:
     )
 
 
-def test_caches_tell_pages_apart(served: Server) -> None:
+def test_responses_vary_by_origin(served: Server) -> None:
     answer = served.call("GET", "/v2")
     assert answer.headers["Vary"] == "Origin" and not permissions(answer)
 
@@ -208,7 +212,7 @@ def test_caches_tell_pages_apart(served: Server) -> None:
         ("http://a b; rm", "a page without an origin cannot be listed"),
     ],
 )
-def test_the_refusal_of_a_page_names_the_setting(
+def test_the_rejection_of_a_page_names_the_setting(
     server: Server, origin: str, advice: str
 ) -> None:
     answer = server.call("GET", "/v2", headers={"Origin": origin})
@@ -216,7 +220,9 @@ def test_the_refusal_of_a_page_names_the_setting(
 
 
 @pytest.mark.parametrize("host", ["10.0.2.2", "host.docker.internal", "phone.example"])
-def test_the_refusal_of_a_name_names_the_setting(server: Server, host: str) -> None:
+def test_the_rejection_of_a_host_name_names_the_setting(
+    server: Server, host: str
+) -> None:
     answer = server.call("GET", "/v2", headers={"Host": f"{host}:{server.port}"})
     assert (
         answer.status_code == 403
@@ -224,6 +230,6 @@ def test_the_refusal_of_a_name_names_the_setting(server: Server, host: str) -> N
     )
 
 
-def test_the_refusal_of_a_broken_name_repeats_nothing(server: Server) -> None:
+def test_the_rejection_of_an_invalid_host_does_not_repeat_it(server: Server) -> None:
     answer = server.call("GET", "/v2", headers={"Host": "a b"})
     assert answer.status_code == 403 and "--allowed-hosts" not in answer.json()["error"]

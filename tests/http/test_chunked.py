@@ -1,4 +1,4 @@
-"""Bodies in chunks, however they are cut into pieces."""
+"""Decode chunked bodies, however they are split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def encode(chunks: list[bytes], extension: bytes, trailer: bytes) -> bytes:
 
 
 def feed(body: ChunkedBody, data: bytes, sizes: list[int]) -> int:
-    """Give all bytes in pieces of these sizes, again and again; returns how many were taken."""
+    """Feed all bytes in pieces of these sizes, repeatedly; return the number consumed."""
     taken = turn = 0
     while taken < len(data) and not body.completed and body.error is None:
         size = sizes[turn % len(sizes)]
@@ -35,7 +35,7 @@ def feed(body: ChunkedBody, data: bytes, sizes: list[int]) -> int:
     TRAILERS,
     st.lists(st.integers(1, 50), min_size=1),
 )
-def test_what_is_sent_is_put_together(chunks, extension, trailer, sizes):
+def test_chunks_are_joined(chunks, extension, trailer, sizes):
     data = encode(chunks, extension, trailer)
     body = ChunkedBody(LIMIT)
     assert feed(body, data + b"GET / HTTP/1.1", sizes) == len(data)
@@ -44,7 +44,7 @@ def test_what_is_sent_is_put_together(chunks, extension, trailer, sizes):
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(1, 50), min_size=1))
-def test_the_pieces_change_nothing(data, sizes):
+def test_the_split_changes_nothing(data, sizes):
     whole, cut = ChunkedBody(LIMIT), ChunkedBody(LIMIT)
     assert feed(whole, data, [len(data) or 1]) >= 0 and feed(cut, data, sizes) >= 0
     assert (whole.completed, whole.error is None, len(whole)) == (
@@ -54,7 +54,7 @@ def test_the_pieces_change_nothing(data, sizes):
     )
 
 
-def test_little_is_kept_of_what_nobody_reads():
+def test_discarded_data_uses_little_memory():
     for start in (b"", b"5;", b"0\r\n"):
         body = ChunkedBody(LIMIT)
         assert (
@@ -66,7 +66,7 @@ def test_little_is_kept_of_what_nobody_reads():
     assert body.error is not None
 
 
-def test_a_chunk_beyond_the_limit_is_refused_before_it_comes():
+def test_a_chunk_over_the_limit_is_rejected_before_it_arrives():
     body = ChunkedBody(100)
     assert body.received(b"63\r\n") == 4 and body.error is None
     body = ChunkedBody(100)

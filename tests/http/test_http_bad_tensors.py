@@ -1,4 +1,4 @@
-"""Bad inference requests: each is refused with a code, and the server still answers afterwards."""
+"""Each invalid inference request is rejected with a code, and the server still answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _still_answers(server):
 
 
 def tensor(**changes: Any) -> dict[str, Any]:
-    """A good input with some members changed; None takes a member away."""
+    """Return a valid input with some members changed; None removes a member."""
     good = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": FLOWER}
     return {
         key: value for key, value in {**good, **changes}.items() if value is not None
@@ -57,7 +57,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-def test_a_body_that_is_no_json_object_is_refused(server, refused, body):
+def test_a_body_that_is_no_json_object_is_rejected(server, refused, body):
     refused(
         server.call("POST", "/v2/models/petals/infer", data=body), 400, "MALFORMED_JSON"
     )
@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("body", "code"), FAULTS.values(), ids=FAULTS)
-def test_a_faulty_request_is_refused_with_its_code(server, refused, body, code):
+def test_an_invalid_request_is_rejected_with_its_code(server, refused, body, code):
     refused(server.call("POST", "/v2/models/petals/infer", data=body), 400, code)
 
 
@@ -151,7 +151,7 @@ ROW = np.array([FLOWER], np.float32).tobytes()
 def binary(
     raw: bytes, json_length: object = None, **changes: Any
 ) -> tuple[bytes, dict[str, str]]:
-    """A request whose input follows the JSON as raw bytes."""
+    """Return a request with binary input after the JSON."""
     parameters = {"binary_data_size": changes.pop("size", len(raw))}
     header = request(
         tensor(**{"data": None, "parameters": parameters, **changes})
@@ -202,7 +202,7 @@ BINARY_FAULTS: dict[str, tuple[tuple[bytes, dict[str, str]], str]] = {
 
 
 @pytest.mark.parametrize(("sent", "code"), BINARY_FAULTS.values(), ids=BINARY_FAULTS)
-def test_faulty_binary_data_is_refused_with_its_code(server, refused, sent, code):
+def test_invalid_binary_data_is_rejected_with_its_code(server, refused, sent, code):
     body, headers = sent
     refused(
         server.call("POST", "/v2/models/petals/infer", data=body, headers=headers),
@@ -228,7 +228,7 @@ def test_faulty_binary_data_is_refused_with_its_code(server, refused, sent, code
         ("/v1/models/petals/versions/9", "VERSION_NOT_FOUND"),
     ],
 )
-def test_what_does_not_exist_is_404_in_tritons_words(server, refused, path, code):
+def test_missing_models_are_404_with_the_message_of_triton(server, refused, path, code):
     assert refused(server.call("GET", path), 404, code).startswith(
         "Request for unknown model: "
     )
@@ -246,7 +246,7 @@ def test_what_does_not_exist_is_404_in_tritons_words(server, refused, path, code
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"{broken", b"{}"])
-def test_an_unknown_model_is_said_before_the_body_is_judged(
+def test_an_unknown_model_is_reported_before_the_body_is_checked(
     server, refused, path, code, body
 ):
     refused(server.call("POST", path, data=body), 404, code)

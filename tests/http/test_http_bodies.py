@@ -1,4 +1,4 @@
-"""Bodies reach the application whole, however they come, and answers the client, however slowly it reads."""
+"""Request and response bodies arrive whole, in any pieces and at any speed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def noise(length: int, seed: int = 0) -> bytes:
     return np.random.default_rng(seed).bytes(length)
 
 
-def take(body: ReceivedBody, data: bytes, placed: bool) -> int:
-    """Give bytes to a body, as waitress would or as our channel does."""
+def write_to(body: ReceivedBody, data: bytes, placed: bool) -> int:
+    """Write bytes to a body, as waitress or our channel would."""
     if not placed:
         return body.received(data)
     with body.room() as room:
@@ -52,13 +52,13 @@ def take(body: ReceivedBody, data: bytes, placed: bool) -> int:
         st.tuples(st.integers(1, 900_000), st.booleans()), min_size=1, max_size=8
     ),
 )
-def test_a_body_is_put_together_from_any_pieces(length, json_length, pieces):
+def test_a_body_is_joined_from_any_pieces(length, json_length, pieces):
     data, behind = noise(length), b"GET / HTTP/1.1"
     body, given_bytes, at, turn = ReceivedBody(length, json_length), data + behind, 0, 0
     while not body.completed:
         size, placed = pieces[turn % len(pieces)]
         turn += 1
-        taken = take(body, given_bytes[at : at + size], placed)
+        taken = write_to(body, given_bytes[at : at + size], placed)
         assert taken > 0
         at += taken
         assert len(body) == min(at, length)
@@ -69,14 +69,14 @@ def test_a_body_is_put_together_from_any_pieces(length, json_length, pieces):
     assert json_length >= length or tensors.ctypes.data % TENSOR_ALIGNMENT == 0
 
 
-def test_memory_comes_with_the_bytes_and_not_with_the_promise():
+def test_memory_is_allocated_as_bytes_arrive():
     body = ReceivedBody(60_000_000)
-    take(body, noise(1000), placed=True)
+    write_to(body, noise(1000), placed=True)
     with body.room() as room:
         assert len(room) == FIRST_BODY_BYTES - 1000
 
 
-def test_a_part_is_sent_from_where_it_is():
+def test_a_part_is_sent_without_a_copy():
     data = bytearray(noise(100))
     part = MemoryBuffer(memoryview(data))
     assert part.get(10).obj is data
@@ -88,7 +88,7 @@ def test_a_part_is_sent_from_where_it_is():
 
 
 def echo(environ, start_response):
-    """The body again, in the parts that the query string names the lengths of."""
+    """Return the body in parts whose lengths the query string lists."""
     body = environ["wsgi.input"].getbuffer()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     parts = []
@@ -122,7 +122,7 @@ def request(body: bytes, query: str = "", *headers: str) -> bytes:
 
 @contextmanager
 def sending(port: int, data: bytes) -> Iterator[socket.socket]:
-    """A connection on which another thread sends; the system's buffer for what comes back is small."""
+    """Connect with a small receive buffer, and send in another thread."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(WAIT_S)
@@ -134,7 +134,7 @@ def sending(port: int, data: bytes) -> Iterator[socket.socket]:
 
 
 def answered(connection: socket.socket, kept: bytearray) -> bytes:
-    """The next answer's body; what follows it stays in ``kept``."""
+    """Return the next response's body; ``kept`` receives the bytes after it."""
     while (end := kept.find(b"\r\n\r\n")) < 0:
         kept += _some(connection)
     head = bytes(kept[:end]).lower()
@@ -160,7 +160,7 @@ def _some(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     "length", [1, 8_000, 8_192, 65_537, FIRST_BODY_BYTES, 3_000_001, 12_345_678]
 )
-def test_large_bodies_go_both_ways_on_one_connection(port, length):
+def test_large_bodies_in_both_directions(port, length):
     bodies = [noise(length, seed) for seed in range(3)]
     with sending(port, b"".join(map(request, bodies))) as connection:
         kept = bytearray()
@@ -180,7 +180,7 @@ def test_answers_in_parts_arrive_whole(port, query):
         assert answered(connection, kept) == b"end"
 
 
-def test_a_large_body_is_sent_when_the_server_says_so(port):
+def test_a_large_body_is_sent_after_100_continue(port):
     body = noise(200_000)
     head, _ = request(body, "", "Expect: 100-continue").split(b"\r\n\r\n", 1)
     with socket.create_connection(("127.0.0.1", port), WAIT_S) as connection:
@@ -190,7 +190,7 @@ def test_a_large_body_is_sent_when_the_server_says_so(port):
         assert answered(connection, bytearray()) == body
 
 
-def test_who_leaves_in_the_middle_of_a_body_disturbs_nobody(port):
+def test_a_client_that_closes_within_a_body_disturbs_no_other(port):
     with socket.create_connection(("127.0.0.1", port), WAIT_S) as connection:
         connection.sendall(request(noise(2_000_000))[:1_500_000])
     with sending(port, request(b"next")) as connection:

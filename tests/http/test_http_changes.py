@@ -1,4 +1,4 @@
-"""A models folder that changes under a server: the next answer knows of it, and what is broken harms nobody."""
+"""The server notices changes of its models folder, and broken files do no harm."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Served:
     def predict(
         self, model: str = "petals", body: bytes = NUMBERS
     ) -> list[dict[str, Any]]:
-        """What a model answers."""
+        """Return a model's answer."""
         answer = self.server.call("POST", f"/predictions/{model}", data=body)
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()["predictions"]
         return found
 
     def index(self, model: str = "petals") -> tuple[str, str]:
-        """State and reason of a model's TFLite version; the folder is read again."""
+        """Return the state and reason of a model's TFLite version after a rescan."""
         entries = self.server.call("POST", "/v2/repository/index").json()
         return next(
             (e["state"], e.get("reason", ""))
@@ -46,7 +46,7 @@ class Served:
         )
 
     def note(self, model: str = "petals") -> str:
-        """What the model's metadata say of a change that is not served."""
+        """Return the metadata's note on a change that is not served."""
         parameters = self.server.call(
             "GET", f"/v2/models/{model}/versions/tflite"
         ).json()["parameters"]
@@ -55,11 +55,11 @@ class Served:
     def await_answer(
         self, expected: object, model: str = "petals", body: bytes = NUMBERS
     ) -> None:
-        """Wait until a model answers as expected. Meanwhile every request is answered."""
+        """Poll until a model answers as expected; every request must be answered."""
         until(lambda: self.predict(model, body) == expected)
 
     def await_index(self, expected: tuple[str, str], model: str = "petals") -> None:
-        """Wait until the index has a state and the begin of a reason."""
+        """Poll until the index shows a state and the start of a reason."""
         until(
             lambda: (
                 self.index(model)[0] == expected[0]
@@ -68,18 +68,18 @@ class Served:
         )
 
     def load(self, model: str = "petals") -> tuple[int, str]:
-        """Status and error of an explicit load."""
+        """Load a model; return the status and error."""
         answer = self.server.call("POST", f"/v2/repository/models/{model}/load")
         return answer.status_code, answer.json().get("error", "")
 
     def edit(self, file: str, old: str, new: str) -> None:
-        """Change a text file."""
+        """Edit a text file."""
         text = (self.models / file).read_text()
         assert old in text
         (self.models / file).write_text(text.replace(old, new))
 
-    def said(self, text: str) -> int:
-        """How often the log says something."""
+    def count_in_log(self, text: str) -> int:
+        """Count the log's occurrences of a text."""
         return self.server.log.read_text().count(text)
 
 
@@ -90,11 +90,11 @@ def served(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Served
     )
 
 
-def test_what_is_the_same_is_not_loaded_again(served: Served) -> None:
+def test_an_unchanged_model_is_not_reloaded(served: Served) -> None:
     before = served.predict()
     served.edit(
         "petals/model.toml", 'license = "Apache-2.0"', 'license = "MIT"'
-    )  # for people only
+    )  # only for human readers
     served.edit("petals/model.toml", "versions.onnx", "versions.other")
     (served.models / "petals" / "notes.txt").write_text("nothing of the model's")
     assert served.index() == ("READY", "")
@@ -102,7 +102,7 @@ def test_what_is_the_same_is_not_loaded_again(served: Served) -> None:
 
 
 @pytest.mark.parametrize("change", ["labels", "manifest", "file"])
-def test_a_change_is_taken_up_in_the_background(served: Served, change: str) -> None:
+def test_a_change_is_loaded_in_the_background(served: Served, change: str) -> None:
     model, body = ("digits", ZEROS) if change == "labels" else ("petals", NUMBERS)
     before = served.predict(model, body)
     if change == "labels":
@@ -119,7 +119,7 @@ def test_a_change_is_taken_up_in_the_background(served: Served, change: str) -> 
         fresh = served.models / "petals" / ".fresh"
         fresh.write_bytes((MODELS / "diabetes" / "diabetes.tflite").read_bytes())
         fresh.replace(served.models / "petals" / "petals.tflite")
-    if change == "file":  # it takes ten numbers, and the manifest says three
+    if change == "file":  # it takes ten numbers, and the manifest declares three
         served.await_index(
             ("READY", f"{KEPT}failed to load 'petals' version 'tflite': ")
         )
@@ -135,7 +135,7 @@ def test_a_change_is_taken_up_in_the_background(served: Served, change: str) -> 
     )
 
 
-def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(
+def test_a_broken_file_is_tried_once_while_the_old_one_serves(
     served: Served,
 ) -> None:
     before = served.predict()
@@ -157,7 +157,7 @@ def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(
     served.await_index(("READY", ""))
 
 
-def test_a_consent_to_another_model_does_not_try_a_broken_one_again(
+def test_consent_to_another_model_does_not_retry_a_broken_one(
     served: Served, tmp_path: Path
 ) -> None:
     (served.models / "petals" / "petals.tflite").write_bytes(b"garbage" * 50)
@@ -174,7 +174,7 @@ def test_a_consent_to_another_model_does_not_try_a_broken_one_again(
     assert served.said("petals.tflite is no TFLite model") == 1
 
 
-def test_a_broken_manifest_leaves_the_old_one_serving(served: Served) -> None:
+def test_a_broken_manifest_keeps_the_old_model_serving(served: Served) -> None:
     before = served.predict()
     served.edit("petals/model.toml", "task = ", "task : ")
     state, reason = served.index()
@@ -193,7 +193,7 @@ def test_a_broken_manifest_leaves_the_old_one_serving(served: Served) -> None:
     assert served.predict() == before and served.said("loaded petals/tflite") == 1
 
 
-def test_a_broken_manifest_refuses_what_is_not_loaded(served: Served) -> None:
+def test_a_broken_manifest_prevents_loading(served: Served) -> None:
     served.edit("petals/model.toml", "task = ", "task : ")
     entries = served.server.call("POST", "/v2/repository/index").json()
     assert [e["state"] for e in entries if e["name"] == "petals"] == ["UNAVAILABLE"]
@@ -204,7 +204,7 @@ def test_a_broken_manifest_refuses_what_is_not_loaded(served: Served) -> None:
     )
 
 
-def test_a_file_that_is_gone_leaves_what_was_loaded_of_it_serving(
+def test_a_loaded_model_survives_the_loss_of_its_file(
     served: Served,
 ) -> None:
     before = served.predict()
@@ -223,21 +223,23 @@ def test_a_file_that_is_gone_leaves_what_was_loaded_of_it_serving(
 
 @pytest.fixture(params=["http", "socket"])
 def client(served: Served, request: pytest.FixtureRequest) -> Iterator[Client]:
-    """A client of either transport."""
+    """Create a client of each transport."""
     port = served.server.ready[request.param]["port"]
     with Client(f"{request.param}://127.0.0.1:{port}", served.server.token) as client:
         yield client
 
 
 def predict(client: Client, model: str, version: str | None = None) -> Any:
-    """What a model answers to one flower, or the code of the error."""
+    """Return a model's answer to one flower, or the error's code."""
     try:
         return client.predict(model, [5.1, 3.5, 1.4], version=version)["predictions"]
     except ServerError as error:
         return error.code
 
 
-def test_models_and_versions_come_and_go(served: Served, client: Client) -> None:
+def test_models_and_versions_are_added_and_removed(
+    served: Served, client: Client
+) -> None:
     expected = predict(client, "petals")
     assert predict(client, "fresh") == "MODEL_NOT_FOUND"
     shutil.copytree(served.models / "petals", served.models / "fresh")
@@ -272,7 +274,7 @@ def test_a_bare_file_is_served_and_replaced(served: Served, client: Client) -> N
     )
 
 
-def test_a_file_counts_when_its_writer_closes_it(
+def test_a_file_is_used_once_its_writer_closes_it(
     served: Served, client: Client
 ) -> None:
     expected = predict(client, "petals")
@@ -289,10 +291,8 @@ def test_a_file_counts_when_its_writer_closes_it(
     )
 
 
-def test_a_models_folder_that_is_moved_away_and_back(
-    served: Served, client: Client
-) -> None:
-    """What was read of it serves meanwhile, as far as it is loaded."""
+def test_a_models_folder_is_moved_away_and_back(served: Served, client: Client) -> None:
+    """Meanwhile the loaded models keep serving."""
     expected = predict(client, "petals")
     away = served.models.with_name("away")
     served.models.rename(away)

@@ -1,4 +1,4 @@
-"""Connections: who may stay, who gives way, and what an unread answer may cost."""
+"""Limits of connections: idle clients, eviction and unread answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start() -> Iterator[Start]:
         yield begin
 
 
-def test_header_and_small_body_come_together(start):
+def test_the_header_and_a_small_body_are_sent_together(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection:
         sent, original = [], None
@@ -54,7 +54,7 @@ def test_header_and_small_body_come_together(start):
         b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx",
     ],
 )
-def test_a_stranger_that_does_not_ask_is_closed(start, said):
+def test_an_unauthenticated_connection_without_a_request_is_closed(start, said):
     running = start(HttpTimeouts(SHORT, LONG, LONG))
     with running.connect() as connection:
         connection.sendall(said)
@@ -62,7 +62,7 @@ def test_a_stranger_that_does_not_ask_is_closed(start, said):
     assert running.asked == []
 
 
-def test_bytes_alone_win_a_stranger_no_time(start):
+def test_partial_requests_do_not_extend_an_unauthenticated_connection(start):
     running = start(HttpTimeouts(SHORT, LONG, LONG))
 
     def refused() -> bool:
@@ -76,7 +76,7 @@ def test_bytes_alone_win_a_stranger_no_time(start):
         until(refused)
 
 
-def test_a_stranger_is_closed_after_its_answer_and_others_stay(start):
+def test_only_unauthenticated_connections_close_after_their_answer(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with (
         running.connect() as friend,
@@ -91,7 +91,7 @@ def test_a_stranger_is_closed_after_its_answer_and_others_stay(start):
         assert ask(friend).endswith(b"hello")
 
 
-def test_an_upload_with_the_token_is_no_stranger(start):
+def test_an_upload_with_the_token_counts_as_authenticated(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection, running.connect() as stranger:
         head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
@@ -103,14 +103,14 @@ def test_an_upload_with_the_token_is_no_stranger(start):
         assert connection.recv(65536).endswith(b"hello")
 
 
-def test_who_has_the_token_is_closed_when_idle(start):
+def test_an_idle_authenticated_connection_is_closed(start):
     running = start(HttpTimeouts(LONG, SHORT, LONG))
     with running.connect() as connection:
         assert ask(connection).endswith(b"hello")
         assert is_closed(connection)
 
 
-def test_a_request_under_way_outlives_every_patience(start):
+def test_a_running_request_outlasts_every_timeout(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection:
         send(connection, "/wait")
@@ -122,7 +122,7 @@ def test_a_request_under_way_outlives_every_patience(start):
         assert connection.recv(65536).endswith(b"hello")
 
 
-def test_the_longest_idle_stranger_gives_way(start):
+def test_the_longest_idle_unauthenticated_connection_is_evicted(start):
     running = start(HttpTimeouts(LONG, LONG, LONG), maximum=4)
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
@@ -138,7 +138,7 @@ def test_the_longest_idle_stranger_gives_way(start):
         assert ask(friend).endswith(b"hello") and ask(newcomer).endswith(b"hello")
 
 
-def test_no_number_of_strangers_keeps_others_out(start):
+def test_unauthenticated_connections_cannot_block_others(start):
     running = start(HttpTimeouts(LONG, LONG, LONG), maximum=4)
     with ExitStack() as stack:
         for _ in range(40):
@@ -150,7 +150,7 @@ def test_no_number_of_strangers_keeps_others_out(start):
         assert ask(newcomer).endswith(b"hello")
 
 
-def test_nobody_who_is_served_gives_way(start):
+def test_a_connection_with_a_running_request_is_not_evicted(start):
     running = start(HttpTimeouts(LONG, LONG, LONG), maximum=2)
     with ExitStack() as stack:
         first, second = (stack.enter_context(running.connect()) for _ in range(2))
@@ -160,27 +160,28 @@ def test_nobody_who_is_served_gives_way(start):
         third = stack.enter_context(running.connect())
         send(third, "/")
         running.release.set()
-        # One of the two gives way as soon as it is idle, and not before it has its answer.
+        # One of the two is evicted as soon as it is idle, but only after its answer.
         assert first.recv(65536).endswith(b"hello") and second.recv(65536).endswith(
             b"hello"
         )
         assert third.recv(65536).endswith(b"hello")
 
 
-def test_a_request_on_its_way_is_not_lost_to_a_newcomer(start):
+def test_an_arriving_request_is_not_lost_to_a_new_connection(start):
     running = start(HttpTimeouts(LONG, LONG, LONG), maximum=2)
     for _ in range(50):
         with running.connect() as first, running.connect() as second:
             until(lambda: len(running.channels) == 2)
             send(first, "/")
-            with running.connect() as third:  # second gives way: first has asked
+            # second is evicted: first has sent a request
+            with running.connect() as third:
                 assert first.recv(65536).endswith(b"hello")
                 assert ask(third).endswith(b"hello")
                 assert is_closed(second)
         until(lambda: running.channels == [])
 
 
-def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
+def test_a_client_that_never_reads_uses_no_thread_and_little_memory(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with ExitStack() as stack:
         greedy = [
@@ -200,7 +201,7 @@ def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
             assert ask(honest).endswith(b"hello")
         for channel in running.channels:
             assert channel.total_outbufs_len <= MAX_UNREAD + ANSWER + 1024
-        # Who reads after all gets every answer.
+        # A client that finally reads gets every answer.
         received = 0
         while received < 60 * ANSWER:
             data = greedy[0].recv(1 << 20)
@@ -220,7 +221,7 @@ def test_a_client_that_never_reads_is_reset(start):
             assert ask(honest).endswith(b"hello")
 
 
-def test_without_connections_the_loop_sleeps_for_good(start):
+def test_without_connections_the_loop_sleeps_indefinitely(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     rest, rests = running.server.close_expired, []
     running.server.close_expired = lambda: rests.append(rest()) or rests[-1]

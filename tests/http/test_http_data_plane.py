@@ -1,4 +1,4 @@
-"""The data plane answers what Flask would answer, byte for byte."""
+"""The data plane answers exactly like Flask."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
 def call(
     app: Any, environ: dict[str, str], body: bytes
 ) -> tuple[str, list[tuple[str, str]], bytes]:
-    """One request as waitress would hand it over; timings, which no two answers share, are blanked."""
+    """Send one request as waitress would; timings, which always differ, are blanked."""
     surroundings = {
         "SCRIPT_NAME": "", "SERVER_NAME": "x", "SERVER_PORT": "1", "SERVER_PROTOCOL": "HTTP/1.1",
         "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body), "wsgi.input_terminated": True,
@@ -126,7 +126,9 @@ def call(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(environ=REQUESTS, body=BODIES, authorization=AUTHORIZATIONS)
-def test_both_sides_give_the_same_bytes(sides, environ, body, authorization):
+def test_the_data_plane_and_flask_give_the_same_bytes(
+    sides, environ, body, authorization
+):
     if authorization is not None:
         environ = {**environ, "HTTP_AUTHORIZATION": authorization}
     flask, front, _ = sides
@@ -136,7 +138,7 @@ def test_both_sides_give_the_same_bytes(sides, environ, body, authorization):
 @pytest.mark.parametrize(
     "path", ["/v2/models/petals/infer", "/v1/models/petals:predict"]
 )
-def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(
+def test_an_error_during_compression_is_internal_and_counted_once(
     sides, monkeypatch, path
 ):
     def starve(*_: object) -> bytes:
@@ -170,7 +172,7 @@ def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(
     ) == 1
 
 
-def test_an_application_on_demand_is_made_once():
+def test_the_application_is_created_once_on_demand():
     made, together = [], threading.Barrier(8, timeout=120)
 
     def make():
@@ -193,7 +195,7 @@ def test_an_application_on_demand_is_made_once():
     assert made == [1] and sorted(answers) == [[b"/%d" % number] for number in range(8)]
 
 
-def test_an_application_that_cannot_be_made_is_tried_again():
+def test_a_failed_application_is_created_again():
     outcomes = [OSError("no memory for it"), lambda environ, start_response: [b"made"]]
 
     def make():
@@ -233,7 +235,7 @@ service.close()
 """
 
 
-def test_the_data_plane_does_without_flask(tmp_path):
+def test_the_data_plane_does_not_import_flask(tmp_path):
     command = [sys.executable, "-c", LATE, str(MODELS), str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""What a server says of the device that runs a model, and what it does with a delegate that a manifest names."""
+"""Devices reported for models, and delegates named by manifests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "added"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A delegate that takes ADD nodes and adds 1000."""
+    """Return a delegate that takes ADD nodes and adds 1000."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     assert compiler, "tests marked 'compiler' need a C compiler (cc, gcc or clang)"
     built = tmp_path_factory.mktemp("delegate") / "libours.so"
@@ -32,7 +32,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A models folder with one model, which adds two vectors."""
+    """Create a models folder with one model, which adds two vectors."""
     folder = tmp_path / "models" / NAME
     folder.mkdir(parents=True)
     shutil.copy(DATA / "two_inputs.tflite", folder / "added.tflite")
@@ -40,17 +40,17 @@ def models(tmp_path: Path) -> Path:
 
 
 def describe(models: Path, *lines: str) -> None:
-    """Write the model's manifest, with these lines of options."""
+    """Write the model's manifest with these lines of options."""
     text = "\n".join(["[versions.one]", 'file = "added.tflite"', *lines])
     (models / NAME / "model.toml").write_text(text)
     with contextlib.suppress(
         ModelLoadError
-    ):  # some are to be refused for what they say
+    ):  # some are to be rejected because of their text
         trust_all(models)
 
 
 def added(server: Server, *values: float) -> list[float]:
-    """The model's answer to the values and ones."""
+    """Return the model's answer to the values and ones."""
     tensors = [
         ("serving_default_a:0", list(values)),
         ("serving_default_b:0", [1] * len(values)),
@@ -67,8 +67,8 @@ def added(server: Server, *values: float) -> list[float]:
     return found
 
 
-def told(server: Server, name: str = NAME) -> str:
-    """The device of the metadata."""
+def device_in_metadata(server: Server, name: str = NAME) -> str:
+    """Return the device of the metadata."""
     device: str = server.call("GET", f"/v2/models/{name}").json()["parameters"][
         "device"
     ]
@@ -76,7 +76,7 @@ def told(server: Server, name: str = NAME) -> str:
 
 
 def measured(server: Server) -> dict[tuple[str, str], tuple[str, str, float]]:
-    """Device, runtime and value of the gauge by model and version."""
+    """Return device, runtime and value of the gauge by model and version."""
     families = text_string_to_metric_families(server.call("GET", "/metrics").text)
     samples = [
         one
@@ -108,7 +108,7 @@ def test_loaded_versions_name_their_device(new_server, models_copy):
 
 
 @pytest.mark.compiler
-def test_a_delegate_by_manifest(new_server, models, library):
+def test_a_manifest_selects_a_delegate(new_server, models, library):
     shutil.copy(library, models / NAME)
     describe(
         models,
@@ -118,14 +118,14 @@ def test_a_delegate_by_manifest(new_server, models, library):
     )
     server = new_server(models)
     assert added(server, 1, 2) == [2002, 2003]
-    assert told(server) == "libours.so"
+    assert device_in_metadata(server) == "libours.so"
     (device, _, value) = measured(server)[NAME, "one"]
     assert (device, value) == ("libours.so", 1)
     assert "runs without the delegate" not in server.log.read_text()
 
 
 @pytest.mark.compiler
-def test_the_device_follows_what_runs(new_server, models, library):
+def test_the_device_follows_the_active_version(new_server, models, library):
     describe(
         models,
         f'delegate = "{library}"',
@@ -138,7 +138,10 @@ def test_the_device_follows_what_runs(new_server, models, library):
         ([2], 1000, "libours.so"),
     ):
         assert added(server, *values) == [value + 1 + offset for value in values]
-        assert (told(server), measured(server)[NAME, "one"][0]) == (device, device)
+        assert (device_in_metadata(server), measured(server)[NAME, "one"][0]) == (
+            device,
+            device,
+        )
     assert server.log.read_text().count("runs without the delegate libours.so") == 1
 
 
@@ -146,7 +149,10 @@ def test_a_missing_delegate_falls_back_with_one_warning(new_server, models):
     describe(models, 'delegate = "libnothing_of_the_sort.so"')
     server = new_server(models)
     assert added(server, 1, 2) == [2, 3]
-    assert (told(server), measured(server)[NAME, "one"][0]) == ("cpu", "cpu")
+    assert (device_in_metadata(server), measured(server)[NAME, "one"][0]) == (
+        "cpu",
+        "cpu",
+    )
     text = "added.tflite runs without the delegate libnothing_of_the_sort.so, which cannot be loaded ("
     assert server.log.read_text().count(text) == 1
 
@@ -172,7 +178,7 @@ def test_a_missing_delegate_falls_back_with_one_warning(new_server, models):
         ),
     ],
 )
-def test_a_manifest_that_cannot_be_met(
+def test_a_manifest_with_an_unusable_delegate(
     new_server, models, refused, lines: list[str], reason: str
 ):
     describe(models, *lines)

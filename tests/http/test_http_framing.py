@@ -1,4 +1,4 @@
-"""HTTP itself, byte by byte: who may talk to the server, what is a request at all, and how connections live on."""
+"""HTTP byte by byte: allowed hosts, valid requests, and persistent connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _still_answers(server):
 
 
 def bare(line: str, *headers: str) -> bytes:
-    """A request with exactly these headers."""
+    """Return a request with exactly these headers."""
     return "\r\n".join([line, *headers, CLOSE, "", ""]).encode("latin-1")
 
 
@@ -55,7 +55,7 @@ def bare(line: str, *headers: str) -> bytes:
     ],
 )
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2", "/nothing"])
-def test_a_foreign_host_is_refused_everywhere(server, wire, refused, host, path):
+def test_a_foreign_host_is_rejected_everywhere(server, wire, refused, host, path):
     headers = [f"Authorization: Bearer {server.token}"] + (
         [f"Host: {host}"] if host is not None else []
     )
@@ -66,11 +66,11 @@ def test_a_foreign_host_is_refused_everywhere(server, wire, refused, host, path)
     "host",
     ["127.0.0.2", "127.0.0.1:8470", "localhost", "LocalHost:1", "[::1]", "[::1]:65535"],
 )
-def test_this_machines_names_are_accepted(wire, host):
+def test_names_of_this_machine_are_accepted(wire, host):
     assert wire.one(bare("GET /v2/health/live HTTP/1.1", f"Host: {host}")).status == 200
 
 
-def test_two_hosts_are_refused(wire, refused):
+def test_two_hosts_are_rejected(wire, refused):
     request = bare(
         "GET /v2/health/live HTTP/1.1", "Host: 127.0.0.1", "Host: evil.example"
     )
@@ -80,11 +80,11 @@ def test_two_hosts_are_refused(wire, refused):
 @pytest.mark.parametrize(
     "line", ["GET /v2/health/live HTTP/1.0", "GET /v2/health/live"]
 )
-def test_old_http_without_a_host_is_refused(wire, refused, line):
+def test_http_1_0_without_a_host_is_rejected(wire, refused, line):
     refused(wire.one(bare(line)), 403, "HOST_REFUSED")
 
 
-def test_old_http_with_a_host_is_answered(wire):
+def test_http_1_0_with_a_host_is_answered(wire):
     assert (
         wire.one(bare("GET /v2/health/live HTTP/1.0", "Host: 127.0.0.1")).status == 200
     )
@@ -101,7 +101,7 @@ def test_old_http_with_a_host_is_answered(wire):
         "file://",
     ],
 )
-def test_a_foreign_origin_is_refused_even_with_the_token(server, refused, origin):
+def test_a_foreign_origin_is_rejected_even_with_the_token(server, refused, origin):
     for method, path in (
         ("GET", "/v2/health/live"),
         ("GET", "/v2"),
@@ -178,7 +178,7 @@ def basic(text: str) -> str:
         ("GET", "/openapi.json"),
     ],
 )
-def test_without_the_token_everything_looks_the_same(
+def test_without_the_token_all_paths_look_the_same(
     server, wire, refused, authorization, method, path
 ):
     headers = ["Host: 127.0.0.1"]
@@ -191,7 +191,7 @@ def test_without_the_token_everything_looks_the_same(
     assert answer.headers["www-authenticate"] == 'Bearer realm="pocketserve"'
 
 
-def test_every_route_but_those_marked_open_needs_the_token(server, wire):
+def test_only_open_routes_work_without_the_token(server, wire):
     document = server.call("GET", "/openapi.json").json()
     answered = set()
     for pattern, operations in document["paths"].items():
@@ -204,7 +204,8 @@ def test_every_route_but_those_marked_open_needs_the_token(server, wire):
                 != 401
             ):
                 answered.add(pattern)
-    # An app that pairs has no token yet; its two answer PAIRING_CLOSED until the token's owner opens pairing.
+    # A pairing app has no token yet; its two routes answer PAIRING_CLOSED until the
+    # owner opens pairing.
     pairing = {"/pairing/begin", "/pairing/finish"}
     # /web/session asks for a one-time ticket instead.
     assert answered == {
@@ -220,7 +221,7 @@ def test_every_route_but_those_marked_open_needs_the_token(server, wire):
 @pytest.mark.parametrize(
     "scheme", ["Bearer {token}", "bearer {token}", "BEARER   {token}"]
 )
-def test_the_token_is_accepted_as_a_bearer(server, wire, scheme):
+def test_the_token_is_accepted_as_a_bearer_token(server, wire, scheme):
     authorization = f"Authorization: {scheme.replace('{token}', server.token)}"
     assert (
         wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status
@@ -258,7 +259,7 @@ def test_the_token_is_accepted_as_a_password(server, wire):
         b"GET http://[ HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(wire, refused, request_bytes):
+def test_malformed_requests_are_rejected(wire, refused, request_bytes):
     refused(wire.one(request_bytes), 400, "INVALID_REQUEST")
 
 
@@ -273,7 +274,7 @@ def test_what_is_no_request_is_refused(wire, refused, request_bytes):
         (["X-Folded: a", "\tb"], b""),
     ],
 )
-def test_what_two_servers_could_read_differently_is_refused(wire, refused, lines, body):
+def test_ambiguous_requests_are_rejected(wire, refused, lines, body):
     refused(
         wire.one(
             wire.write("POST", "/predictions/petals", *lines) + body + b"GET / HTTP/1.1"
@@ -283,7 +284,7 @@ def test_what_two_servers_could_read_differently_is_refused(wire, refused, lines
     )
 
 
-def test_chunks_need_http_1_1(wire, refused):
+def test_chunked_bodies_need_http_1_1(wire, refused):
     request = wire.write(
         "POST", "/predictions/petals", "Transfer-Encoding: chunked"
     ).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
@@ -294,7 +295,7 @@ def test_chunks_need_http_1_1(wire, refused):
     "line",
     [b"GET /v2 HTTP/2.0", b"PRI * HTTP/2.0", b"GET /v2 HTTP/3.0", b"GET /v2 HTTP/1.2"],
 )
-def test_other_versions_are_refused(wire, refused, line):
+def test_other_http_versions_are_rejected(wire, refused, line):
     text = refused(
         wire.one(line + b"\r\nHost: 127.0.0.1\r\n\r\n"), 505, "NOT_IMPLEMENTED"
     )
@@ -318,14 +319,14 @@ def test_the_host_of_the_request_line_is_checked(wire, target, status):
 @pytest.mark.parametrize(
     "value", ["TE, close", "close, TE", "x,close", "keep-alive, close", "Close"]
 )
-def test_close_is_found_among_other_options(wire, read_from, value):
+def test_close_is_recognized_among_other_connection_options(wire, read_from, value):
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(wire.write("GET", "/v2", f"Connection: {value}"))
         assert read_from(stream).headers["connection"].lower() == "close"
         assert stream.read() == b""
 
 
-def test_other_options_of_a_connection_close_nothing(wire, read_from):
+def test_other_connection_options_keep_the_connection(wire, read_from):
     with wire.connect() as connection, connection.makefile("rb") as stream:
         for _ in range(2):
             connection.sendall(wire.write("GET", "/v2", "Connection: TE, x-closed"))
@@ -333,13 +334,13 @@ def test_other_options_of_a_connection_close_nothing(wire, read_from):
 
 
 def test_tls_is_answered_at_once(wire, refused):
-    """The hello of TLS ends nowhere in a line, and its client waits."""
+    """TLS's hello contains no line end, and its client waits."""
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(b"\x16\x03\x01\x02\x00" + bytes(100))
         assert b"without TLS" in stream.read()
 
 
-def test_what_announces_a_body_but_has_none_is_not_asked_for_it(wire):
+def test_a_missing_body_is_not_requested_with_100_continue(wire):
     assert (
         wire.one(wire.write("GET", "/v2", "Expect: 100-continue", CLOSE)).status == 200
     )
@@ -348,11 +349,11 @@ def test_what_announces_a_body_but_has_none_is_not_asked_for_it(wire):
 @pytest.mark.parametrize(
     "header", ["X-Long: " + "a" * 32_768, "\r\n".join(f"X-{n}: 1" for n in range(5000))]
 )
-def test_headers_that_are_too_large_are_refused(wire, refused, header):
+def test_too_large_headers_are_rejected(wire, refused, header):
     refused(wire.one(wire.write("GET", "/v2", header)), 431, "HEADERS_TOO_LARGE")
 
 
-def test_a_long_request_line_is_refused(wire, refused):
+def test_a_long_request_line_is_rejected(wire, refused):
     refused(
         wire.one(wire.write("GET", "/v2?" + "a" * 40_000)), 431, "HEADERS_TOO_LARGE"
     )
@@ -374,7 +375,7 @@ def test_a_long_request_line_is_refused(wire, refused):
         ("BREW", "/metrics", {"GET", "HEAD"}),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(
+def test_a_wrong_method_gets_the_allowed_ones(
     server, wire, refused, method, path, allowed
 ):
     answer = wire.one(wire.write(method, path, CLOSE), head=method == "HEAD")
@@ -419,12 +420,12 @@ def test_head_answers_like_get_without_the_body(server, wire):
         ("/v2/models/" + "a" * 5000, "MODEL_NOT_FOUND"),
     ],
 )
-def test_paths_lead_nowhere_else(wire, refused, target, code):
+def test_paths_cannot_leave_their_root(wire, refused, target, code):
     text = refused(wire.one(wire.write("GET", target, CLOSE)), 404, code)
     assert len(text) < 300
 
 
-def test_a_query_parameter_that_is_given_twice_is_refused(server, refused):
+def test_a_duplicate_query_parameter_is_rejected(server, refused):
     refused(server.call("GET", "/v2?a=1&a=2"), 400, "INVALID_PARAMETER")
 
 
@@ -437,7 +438,7 @@ NUMBERS = b"[5.1,3.5,1.4]"
 @pytest.mark.parametrize(
     "length", ["-1", "abc", "+13", "1 3", "13, 13", "0x0d", "13.0", "", "9" * 5000]
 )
-def test_a_length_that_is_no_number_is_refused(wire, refused, length):
+def test_an_invalid_content_length_is_rejected(wire, refused, length):
     request = wire.write(
         "POST", "/predictions/petals", CLOSE, f"Content-Length: {length}"
     )
@@ -445,14 +446,14 @@ def test_a_length_that_is_no_number_is_refused(wire, refused, length):
 
 
 @pytest.mark.parametrize("length", [67_108_865, 10**20])
-def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(
+def test_a_length_over_the_limit_is_rejected_before_the_body_arrives(
     wire, refused, length
 ):
     request = wire.write("POST", "/predictions/petals", f"Content-Length: {length}")
     refused(wire.one(request), 413, "BODY_TOO_LARGE")
 
 
-def test_a_body_that_never_comes_gets_no_answer(wire):
+def test_a_missing_body_gets_no_answer(wire):
     assert (
         wire.exchange(
             wire.write("POST", "/predictions/petals", "Content-Length: 100") + NUMBERS
@@ -461,7 +462,7 @@ def test_a_body_that_never_comes_gets_no_answer(wire):
     )
 
 
-def test_a_body_that_is_longer_than_it_says_is_cut(wire, refused):
+def test_a_body_longer_than_announced_is_cut(wire, refused):
     request = wire.write("POST", "/predictions/petals", CLOSE, "Content-Length: 4")
     refused(wire.one(request + NUMBERS), 400, "MALFORMED_JSON")
 
@@ -473,7 +474,7 @@ def chunked(*chunks: bytes) -> bytes:
     )
 
 
-def test_a_chunked_body_is_put_together(wire):
+def test_a_chunked_body_is_joined(wire):
     request = wire.write(
         "POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked"
     )
@@ -482,8 +483,8 @@ def test_a_chunked_body_is_put_together(wire):
 
 
 @pytest.mark.parametrize("size", [b"1" * 17, b"0" * 20, b"f" * 16])
-def test_chunks_of_more_than_64_bits_are_refused(wire, size):
-    """The client neither ends nor closes: the answer comes at once."""
+def test_chunk_sizes_of_more_than_64_bits_are_rejected(wire, size):
+    """The client neither ends its body nor closes; the answer comes at once."""
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(
             wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked")
@@ -491,7 +492,7 @@ def test_chunks_of_more_than_64_bits_are_refused(wire, size):
             + b"\r\n"
         )
         assert stream.readline().split()[1] in (b"400", b"413")
-        assert stream.read()  # to the end of the connection
+        assert stream.read()  # until the connection closes
 
 
 @pytest.mark.parametrize(
@@ -507,7 +508,7 @@ def test_chunks_of_more_than_64_bits_are_refused(wire, size):
         b"0\r\na: b\n",
     ],
 )
-def test_what_is_no_chunk_is_refused_at_once(wire, body):
+def test_an_invalid_chunk_is_rejected_at_once(wire, body):
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(
             wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked")
@@ -530,7 +531,7 @@ def test_lines_between_chunks_are_bounded(wire, start):
 
 
 @pytest.mark.parametrize("body", [b"zz\r\n", b"-1\r\n", b"5\r\n[1,2,3,4]\r\n0\r\n\r\n"])
-def test_broken_chunks_are_refused(wire, refused, body):
+def test_broken_chunks_are_rejected(wire, refused, body):
     request = wire.write(
         "POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked"
     )
@@ -538,14 +539,14 @@ def test_broken_chunks_are_refused(wire, refused, body):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "gzip, chunked", "identity", "xchunked"])
-def test_unknown_transfer_codings_are_refused(wire, refused, coding):
+def test_unknown_transfer_codings_are_rejected(wire, refused, coding):
     request = wire.write(
         "POST", "/predictions/petals", CLOSE, f"Transfer-Encoding: {coding}"
     )
     refused(wire.one(request + chunked(NUMBERS)), 501, "NOT_IMPLEMENTED")
 
 
-def test_who_asks_before_sending_is_told_to_go_on(wire):
+def test_expect_100_continue_is_answered(wire):
     request = wire.write(
         "POST",
         "/predictions/petals",
@@ -561,9 +562,7 @@ def test_who_asks_before_sending_is_told_to_go_on(wire):
 
 
 @pytest.mark.parametrize(("length", "status"), [("67108865", b"413"), ("abc", b"400")])
-def test_who_asks_before_sending_what_is_refused_is_not_told_to_go_on(
-    wire, length, status
-):
+def test_a_rejected_request_gets_no_100_continue(wire, length, status):
     request = wire.write(
         "POST",
         "/predictions/petals",
@@ -573,7 +572,7 @@ def test_who_asks_before_sending_what_is_refused_is_not_told_to_go_on(
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(request)
         assert stream.readline().split()[1] == status
-        assert stream.read()  # to the end of the connection
+        assert stream.read()  # until the connection closes
 
 
 # --- Connections
@@ -614,7 +613,7 @@ def test_a_request_that_arrives_byte_by_byte_is_answered(wire, read_from):
         assert read_from(stream).status == 200
 
 
-def test_a_connection_that_says_nothing_disturbs_nobody(server, wire):
+def test_a_silent_connection_disturbs_no_other(server, wire):
     with wire.connect() as silent, wire.connect() as half:
         half.sendall(
             wire.write("POST", "/predictions/petals", "Content-Length: 13")[:-5]

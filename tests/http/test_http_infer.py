@@ -1,4 +1,4 @@
-"""Inference by the Open Inference Protocol: every form in which tensors travel, and what is done with the outputs."""
+"""Tensors and outputs of the Open Inference Protocol, in every form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def infer(
     headers: dict[str, str] | None = None,
     **rest,
 ):
-    """Send a request; ``raw`` follows the JSON part, whose length is then announced."""
+    """Send a request; ``raw`` follows the JSON, whose length is then announced."""
     header = json.dumps({"inputs": list(inputs), **rest}).encode()
     announced = {LENGTH: str(len(header))} if raw else {}
     sent = announced | (headers or {})
@@ -57,7 +57,7 @@ def infer(
 
 
 def decode(answer) -> dict[str, np.ndarray]:
-    """Outputs by name, of either form."""
+    """Return outputs of either form by name."""
     assert answer.status_code == 200, answer.text
     length = int(answer.headers.get(LENGTH, len(answer.content)))
     expected = (
@@ -97,7 +97,7 @@ def split_texts(data: bytes) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def widths(server) -> np.ndarray:
-    """The right answer for FLOWERS, from the third of our interfaces."""
+    """Return the right answer for FLOWERS, computed by the V1 interface."""
     rows = server.call("POST", "/predictions/petals", json=FLOWERS.tolist()).json()[
         "predictions"
     ]
@@ -109,7 +109,7 @@ def widths(server) -> np.ndarray:
 # --- The forms of a request
 
 
-def test_json_in_and_out(server, widths):
+def test_json_input_and_output(server, widths):
     answer = infer(server, "petals", json_input("features", "FP32", FLOWERS))
     document = answer.json()
     assert {key: document[key] for key in ("model_name", "model_version")} == {
@@ -118,12 +118,12 @@ def test_json_in_and_out(server, widths):
     }
     assert "id" not in document
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
-    # FP32 is printed as the double of the same value.
+    # FP32 is printed as the double of equal value.
     assert document["outputs"][0]["data"] == widths.reshape(-1).astype(float).tolist()
 
 
 @pytest.mark.parametrize("nesting", ["flat", "nested", "odd"])
-def test_the_nesting_of_the_data_does_not_matter(server, widths, nesting):
+def test_data_may_be_flat_or_nested(server, widths, nesting):
     flat = FLOWERS.reshape(-1).tolist()
     data = {
         "flat": flat,
@@ -136,7 +136,7 @@ def test_the_nesting_of_the_data_does_not_matter(server, widths, nesting):
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
 
-def test_binary_in_and_json_out(server, widths):
+def test_binary_input_and_json_output(server, widths):
     answer = infer(
         server,
         "petals",
@@ -151,7 +151,7 @@ def test_binary_in_and_json_out(server, widths):
     "content_type",
     ["application/octet-stream", "application/json", "text/plain", "image/png", ""],
 )
-def test_the_length_header_decides_and_not_the_content_type(
+def test_the_length_header_decides_instead_of_the_content_type(
     server, widths, content_type
 ):
     answer = infer(
@@ -170,7 +170,7 @@ def test_the_length_header_decides_and_not_the_content_type(
     ("parameters", "binary"),
     [({"binary_data": True}, True), ({"binary_data": False}, False), ({}, False)],
 )
-def test_a_listed_output_says_its_own_form(server, widths, parameters, binary):
+def test_a_requested_output_selects_its_own_form(server, widths, parameters, binary):
     answer = infer(
         server,
         "petals",
@@ -216,7 +216,7 @@ def test_json_and_binary_may_be_mixed(kit_server):
     }
 
 
-def test_raw_body_without_json(server, widths):
+def test_a_raw_body_without_json(server, widths):
     answer = server.call(
         "POST", "/v2/models/petals/infer", data=FLOWERS.tobytes(), headers={LENGTH: "0"}
     )
@@ -224,21 +224,21 @@ def test_raw_body_without_json(server, widths):
     assert LENGTH in answer.headers
 
 
-def test_raw_body_for_a_model_with_two_inputs_is_refused(kit_server, refused):
+def test_a_raw_body_for_two_inputs_is_rejected(kit_server, refused):
     answer = kit_server.call(
         "POST", "/v2/models/two_inputs/infer", data=bytes(8), headers={LENGTH: "0"}
     )
     refused(answer, 400, "INVALID_REQUEST")
 
 
-def test_raw_body_for_text_is_one_element(kit_server):
+def test_a_raw_body_of_text_is_one_element(kit_server):
     answer = kit_server.call(
         "POST", "/v2/models/strings/infer", data="größe".encode(), headers={LENGTH: "0"}
     )
     assert decode(answer)["PartitionedCall:0"].tolist() == [["größe"]]
 
 
-def test_spaces_behind_the_json_part_are_counted_to_it(server, widths):
+def test_spaces_after_the_json_belong_to_it(server, widths):
     header = (
         json.dumps({"inputs": [binary_input("features", "FP32", FLOWERS)]}).encode()
         + b" " * 5
@@ -258,7 +258,7 @@ def test_no_rows_give_no_rows(kit_server):
     assert decode(answer)["PartitionedCall:0"].shape == (0, 2)
 
 
-def test_texts_of_any_sort(kit_server):
+def test_texts_of_any_kind(kit_server):
     texts = np.array(["", "größe", "\0", "語" * 1000, '"quoted"'], object)
     document = json_input("text", "BYTES", texts)
     as_json = infer(kit_server, "strings", document)
@@ -271,7 +271,7 @@ def test_texts_of_any_sort(kit_server):
         )
 
 
-def test_bytes_that_are_no_text_come_back_as_binary_only(kit_server, refused):
+def test_bytes_that_are_no_text_are_returned_only_as_binary(kit_server, refused):
     raw = (2).to_bytes(4, "little") + b"\xff\xfe"
     item = {
         "name": "text",
@@ -286,7 +286,7 @@ def test_bytes_that_are_no_text_come_back_as_binary_only(kit_server, refused):
     refused(infer(kit_server, "strings", item, raw=raw), 400, "INVALID_REQUEST")
 
 
-def test_half_floats_come_back_as_binary_only(kit_server, refused):
+def test_half_floats_are_returned_only_as_binary(kit_server, refused):
     inputs = [
         json_input("x", "FP32", np.zeros(4, np.float32)),
         {"name": "flag", "datatype": "BOOL", "shape": [], "data": [False]},
@@ -299,7 +299,7 @@ def test_half_floats_come_back_as_binary_only(kit_server, refused):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None])
-def test_what_is_not_finite_passes_both_ways(kit_server, value):
+def test_non_finite_numbers_pass_in_both_directions(kit_server, value):
     item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [value, 1.5]}
     answer = infer(
         kit_server, "two_signatures", item, parameters={"signature_name": "double"}
@@ -321,7 +321,7 @@ def test_the_id_is_echoed_first(server):
         assert echoed is None or next(iter(document)) == "id"
 
 
-def test_the_files_own_names_are_accepted_too(server, widths):
+def test_names_from_the_file_are_accepted_too(server, widths):
     metadata = server.call("GET", "/v1/models/petals/metadata").json()["metadata"][
         "signature_def"
     ]["signature_def"]
@@ -331,7 +331,7 @@ def test_the_files_own_names_are_accepted_too(server, widths):
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
 
-def test_one_input_under_two_of_its_names_is_refused(kit_server, refused):
+def test_one_input_under_two_names_is_rejected(kit_server, refused):
     x = np.zeros((1, 3), np.float32)
     answer = infer(
         kit_server,
@@ -342,7 +342,7 @@ def test_one_input_under_two_of_its_names_is_refused(kit_server, refused):
     assert "twice" in refused(answer, 400, "INVALID_REQUEST")
 
 
-def test_only_the_outputs_asked_for_come_under_the_names_asked_for(kit_server):
+def test_only_requested_outputs_are_returned_under_the_requested_names(kit_server):
     inputs = [
         json_input("x", "FP32", np.array([1, 0, 1, 0], np.float32)),
         {"name": "flag", "datatype": "BOOL", "shape": [], "data": [False]},
@@ -371,7 +371,7 @@ def test_an_unknown_output_is_named(server, refused):
     "members",
     [{"outputs": []}, {"outputs": None}, {"parameters": None}, {"unknown": {}}],
 )
-def test_members_that_say_nothing_are_passed_over(server, widths, members):
+def test_unknown_members_are_ignored(server, widths, members):
     answer = infer(server, "petals", json_input("features", "FP32", FLOWERS), **members)
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
@@ -402,7 +402,7 @@ def test_a_named_signature_has_its_own_tensors(kit_server, refused):
 
 
 @pytest.mark.parametrize("version", ["tflite", "tflite-int8", "0"])
-def test_a_version_in_the_path_is_asked(server, version):
+def test_a_version_in_the_path_is_used(server, version):
     image = np.zeros((1, 8, 8, 1), np.float32)
     answer = server.call(
         "POST",
@@ -417,7 +417,9 @@ def test_a_version_in_the_path_is_asked(server, version):
 
 @pytest.fixture(scope="module")
 def digits() -> np.ndarray:
-    """The ten sample pictures as the model takes them: light ink on dark, 0 to 1."""
+    """Return the ten sample pictures as the model takes them: light ink on dark, 0 to
+    1.
+    """
     image = pytest.importorskip("PIL.Image")
     rows = []
     for digit in range(10):
@@ -427,7 +429,7 @@ def digits() -> np.ndarray:
     return np.stack(rows)[..., None]
 
 
-def test_a_batch_gives_the_rows_that_single_requests_give(server, digits):
+def test_a_batch_equals_single_requests(server, digits):
     together = decode(infer(server, "digits", json_input("image", "FP32", digits[:5])))[
         "scores"
     ]
@@ -450,7 +452,7 @@ def classify(
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_classification_answers_the_best_classes_of_every_row(server, digits, binary):
+def test_classification_returns_the_best_classes_of_every_row(server, digits, binary):
     item = json_input("image", "FP32", digits[:3])
     scores = decode(infer(server, "digits", item))["scores"]
     classes = classify(server, "digits", item, "scores", 2, binary_data=binary)
@@ -483,7 +485,7 @@ def test_labels_of_a_model_without_a_task(new_server, tmp_path):
     assert float(value) and label == f"class {index}"
 
 
-def test_more_classes_than_there_are_give_all(server, digits):
+def test_a_class_count_above_the_maximum_returns_all_classes(server, digits):
     classes = classify(
         server, "digits", json_input("image", "FP32", digits[:1]), "scores", 1000
     )
@@ -493,12 +495,12 @@ def test_more_classes_than_there_are_give_all(server, digits):
     ]
 
 
-def test_no_classes_give_the_tensor(server, digits):
+def test_a_class_count_of_zero_returns_the_tensor(server, digits):
     item = json_input("image", "FP32", digits[:1])
     assert classify(server, "digits", item, "scores", 0).dtype == np.float32
 
 
-def test_equal_scores_stay_in_order_and_nan_comes_last(kit_server):
+def test_equal_scores_keep_their_order_and_nan_is_last(kit_server):
     item = {
         "name": "x",
         "datatype": "FP32",
@@ -533,7 +535,7 @@ def test_classes_of_an_unbatched_output_are_one_row(kit_server):
     assert decode(answer)["whole"].tolist() == ["3:0", "3:3", "2:2"]
 
 
-def test_classes_of_texts_are_refused(kit_server, refused):
+def test_classes_of_texts_are_rejected(kit_server, refused):
     item = json_input("text", "BYTES", np.array(["a"], object))
     answer = infer(
         kit_server,
@@ -547,7 +549,7 @@ def test_classes_of_texts_are_refused(kit_server, refused):
 # --- Quantised models
 
 
-def test_a_quantised_model_takes_and_gives_real_numbers(kit_server):
+def test_a_quantised_model_converts_real_numbers(kit_server):
     x = np.array([[0.5, -0.25, 0.75], [0.0, 0.1, -0.9]], np.float32)
     answer = infer(kit_server, "int8_io", json_input("x", "FP32", x))
     assert answer.json()["outputs"][0]["datatype"] == "FP32"
@@ -556,7 +558,7 @@ def test_a_quantised_model_takes_and_gives_real_numbers(kit_server):
     np.testing.assert_allclose(found, exact, atol=0.05)
 
 
-def test_a_quantised_model_takes_its_own_integers(kit_server):
+def test_a_quantised_model_accepts_its_own_integers(kit_server):
     metadata = kit_server.call("GET", "/v2/models/int8_io").json()
     scales = [metadata[side][0]["parameters"] for side in ("inputs", "outputs")]
     stored = np.array([[10, -20, 30]], np.int8)
@@ -576,17 +578,17 @@ def test_a_quantised_model_takes_its_own_integers(kit_server):
     np.testing.assert_allclose(reals, expected, rtol=1e-5)
 
 
-def test_another_integer_type_is_refused(kit_server, refused):
+def test_another_integer_type_is_rejected(kit_server, refused):
     answer = infer(
         kit_server, "int8_io", json_input("x", "UINT8", np.zeros((1, 3), np.uint8))
     )
     assert "FP32, which is quantised for you" in refused(answer, 400, "INVALID_TENSOR")
 
 
-# --- Faults that only the model itself can notice
+# --- Errors that only the model itself detects
 
 
-def test_an_input_that_the_model_cannot_take_is_the_callers_fault(kit_server, refused):
+def test_an_input_that_the_model_rejects_is_a_client_error(kit_server, refused):
     inputs = [
         json_input("a", "FP32", np.zeros(2, np.float32)),
         json_input("b", "FP32", np.zeros(3, np.float32)),
@@ -620,9 +622,7 @@ def test_an_input_that_the_model_cannot_take_is_the_callers_fault(kit_server, re
     ],
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_an_answer_is_compressed_for_who_names_one_coding(
-    wire, widths, accepted, coding, binary
-):
+def test_an_answer_is_compressed_on_request(wire, widths, accepted, coding, binary):
     body = json.dumps(
         {
             "inputs": [json_input("features", "FP32", FLOWERS)],
@@ -641,7 +641,7 @@ def test_an_answer_is_compressed_for_who_names_one_coding(
     plain = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}[coding](
         answer.body
     )
-    if binary:  # the length is that of the JSON part before compression
+    if binary:  # the length is that of the JSON before compression
         assert plain[int(answer.headers[LENGTH.lower()]) :] == widths.tobytes()
     else:
         assert (
@@ -653,7 +653,7 @@ def test_an_answer_is_compressed_for_who_names_one_coding(
 @pytest.mark.parametrize(
     "path", ["/v2", "/v2/models/petals", "/v2/models/stats", "/nothing", "/metrics"]
 )
-def test_what_is_no_inference_is_never_compressed(wire, path):
+def test_only_inference_answers_are_compressed(wire, path):
     answer = wire.one(
         wire.write("GET", path, "Connection: close", "Accept-Encoding: gzip")
     )

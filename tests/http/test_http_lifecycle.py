@@ -1,7 +1,7 @@
-"""A whole server process: how it starts, what it does under load, and how it ends.
+"""Start, load and end a whole server process.
 
-Where a test needs a request to be under way, the digits model's label file is a named pipe: the request that loads
-the model stops there until the test writes the labels.
+Where a test needs a running request, the digits model's label file is a named pipe: the
+request that loads the model blocks there until the test writes the labels.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ports import free_port
 
 TIMEOUT_S = 120.0
 BUSY_S = 240.0
-"""For an answer that a hundred thousand runs of a model make, which other work on the machine holds up."""
+"""Timeout of an answer that takes a hundred thousand runs, on a busy machine."""
 ENDS_S = 50.0
-"""For a server to end, however busy the machine; less than WAITS allows, which it must not use up."""
+"""Time for a server to end on a busy machine; below WAITS, which it must not use up."""
 
 WAITS = ("--drain-timeout", "60")
-"""What is waited for, is waited for for longer."""
+"""Longer timeouts than the server's, for waiting on it."""
 ZEROS = json.dumps([0.0] * 64)
 NUMBERS = "[5.1,3.5,1.4]"
 LABELS = "".join(f"{digit}\n" for digit in range(10))
@@ -59,7 +59,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something in another process that announces itself to nobody."""
+    """Poll until something in another process has happened."""
     deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
         assert monotonic() < deadline
@@ -67,7 +67,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def post(server, path: str, body: Any) -> requests.Response:
-    """A request on a connection of its own, so that any thread may send one."""
+    """Send a request on its own connection, so that any thread may send one."""
     headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
     return requests.post(server.url + path, data=body, headers=headers, timeout=BUSY_S)
 
@@ -87,7 +87,7 @@ def serve(*options: object) -> subprocess.CompletedProcess[str]:
 
 
 def sentence(ended: subprocess.CompletedProcess[str], code: int = 1) -> str:
-    """The one line that a failed start prints."""
+    """Return the one line that a failed start prints."""
     assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith("pocketserve: ")
@@ -95,7 +95,7 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 1) -> str:
 
 
 class SlowRequest:
-    """A request that is under way from :meth:`begin` to :meth:`finish`."""
+    """A request that runs from :meth:`begin` to :meth:`finish`."""
 
     def __init__(
         self, models: Path, pool: ThreadPoolExecutor, model: str = "digits"
@@ -107,13 +107,13 @@ class SlowRequest:
         self._opening = pool.submit(self._path.open, "w")
 
     def begin(self, server) -> Future[requests.Response]:
-        """Send the request, and return when the server is at work on it."""
+        """Send the request and wait until the server works on it."""
         future = self._pool.submit(post, server, "/predictions/digits", ZEROS)
         self._opening.result(TIMEOUT_S)
         return future
 
     def wait(self) -> None:
-        """Return when a server is at work on the model without having been asked."""
+        """Wait until a server loads the model without a request."""
         self._opening.result(TIMEOUT_S)
 
     def finish(self) -> None:
@@ -122,7 +122,7 @@ class SlowRequest:
             pipe.write(LABELS)
 
     def release(self) -> None:
-        """Let go of both ends, so that a test that failed holds no thread."""
+        """Close both ends, so that a failed test blocks no thread."""
         reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         self._opening.result(TIMEOUT_S).close()
         os.close(reader)
@@ -152,7 +152,7 @@ def has_begun_to_drain(server) -> bool:
 # --- The start
 
 
-def test_the_ready_file_says_where_the_server_is_and_goes_with_it(
+def test_the_ready_file_has_the_address_and_is_removed_at_the_end(
     new_server, models_copy
 ):
     server = new_server(models_copy)
@@ -174,8 +174,8 @@ def test_the_ready_file_says_where_the_server_is_and_goes_with_it(
     assert not ready_file(server).exists()
 
 
-def test_the_ready_file_is_written_under_a_name_that_nobody_knows(tmp_path):
-    """Nor through a link that somebody laid there; and no other file stays where it cannot be written."""
+def test_the_ready_file_is_written_under_an_unpredictable_name(tmp_path):
+    """It does not follow a planted link, and leaves no other file after a failure."""
     config = Config(ready_file=tmp_path / "ready.json")
     others = tmp_path / "others"
     others.write_text("kept")
@@ -206,7 +206,7 @@ def test_the_ready_file_is_written_under_a_name_that_nobody_knows(tmp_path):
     ]
 
 
-def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):
+def test_a_start_prints_the_served_models(new_server, models_copy, tmp_path):
     shutil.copy(
         models_copy / "petals" / "petals.tflite", models_copy / "my petals.tflite"
     )
@@ -229,7 +229,7 @@ def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["petals", "petals/petals.tflite"])
-def test_one_model_is_served_alone(new_server, models_copy, path):
+def test_serve_a_single_model(new_server, models_copy, path):
     server = new_server(models_copy / path)
     assert "found 1 model: 'petals'" in server.log.read_text()
     answer = server.call("POST", "/predictions/petals", data=NUMBERS)
@@ -239,8 +239,8 @@ def test_one_model_is_served_alone(new_server, models_copy, path):
     assert server.call("GET", "/v2/models/digits").status_code == 404
 
 
-def test_a_folder_may_be_named_from_where_one_is(new_server, tmp_path):
-    """`pocketserve serve models`: files beside a model are found in its trial, too."""
+def test_serve_a_relative_folder(new_server, tmp_path):
+    """For `pocketserve serve models`, the trial too finds files beside a model."""
     fresh = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     server = new_server(Path(os.path.relpath(MODELS)), environment=fresh)
     answer = server.call("GET", "/v2/models/digits")
@@ -250,7 +250,7 @@ def test_a_folder_may_be_named_from_where_one_is(new_server, tmp_path):
     ), answer.text
 
 
-def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
+def test_the_token_file_is_private_and_reused(new_server, models_copy):
     server = new_server(models_copy)
     token_file = server.log.with_name("token")
     assert token_file.stat().st_mode & 0o777 == 0o600
@@ -282,7 +282,7 @@ def test_a_taken_port_is_an_error(server, tmp_path):
     assert not ready.exists()
 
 
-def test_a_port_of_another_of_our_servers_is_told_as_that(
+def test_a_port_of_another_pocketserve_server_is_recognized(
     new_server, models_copy, tmp_path
 ):
     server = new_server(models_copy, "--state-dir", tmp_path / "state")
@@ -305,7 +305,7 @@ def test_a_port_of_another_of_our_servers_is_told_as_that(
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
-def test_a_token_that_others_can_read_is_refused(tmp_path, mode):
+def test_a_readable_token_file_is_rejected(tmp_path, mode):
     token = tmp_path / "token"
     token.write_text("a" * 43)
     token.chmod(mode)
@@ -315,7 +315,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path, mode):
 
 
 @pytest.mark.parametrize("content", ["", "short", "with spaces in it " * 5, "a" * 2000])
-def test_a_token_file_without_a_token_is_refused(tmp_path, content):
+def test_a_token_file_without_a_token_is_rejected(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
     token.chmod(0o600)
@@ -339,17 +339,16 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
         (["--load", "nothing"], 1, "--load nothing: "),
     ],
 )
-def test_settings_that_cannot_work_are_explained(tmp_path, options, code, reason):
+def test_unusable_settings_are_explained(tmp_path, options, code, reason):
     if "--http-port" not in options:
         options = [*options, "--http-port", "0"]
-    # In the usual state folder servers of other tests may have been killed, which would be told, too.
+    # The usual state folder may list killed servers of other tests, which would be
+    # printed, too.
     folders = ("--token-file", tmp_path / "token", "--state-dir", tmp_path / "state")
     assert reason in sentence(serve(*options, *folders), code)
 
 
-def test_without_a_token_everybody_is_served_and_warned(
-    new_server, models_copy, refused
-):
+def test_serving_without_a_token_prints_a_warning(new_server, models_copy, refused):
     server = new_server(models_copy, "--no-auth", environment={PREFIX + "QUEUE": "9"})
     assert server.token is None and server.ready["token_file"] is None
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
@@ -370,7 +369,7 @@ def test_without_a_token_everybody_is_served_and_warned(
     assert log.count("is no setting") == 1
 
 
-def test_further_hosts_may_be_allowed(new_server, models_copy, refused):
+def test_additional_hosts_can_be_allowed(new_server, models_copy, refused):
     server = new_server(models_copy, "--allowed-hosts", "phone.example,other.example")
     assert (
         server.call("GET", "/v2", headers={"Host": "Phone.example:443"}).status_code
@@ -381,7 +380,7 @@ def test_further_hosts_may_be_allowed(new_server, models_copy, refused):
     )
 
 
-def test_models_may_be_loaded_at_the_start(new_server, models_copy):
+def test_models_can_be_loaded_at_the_start(new_server, models_copy):
     server = new_server(models_copy, "--load", "petals", "digits")
     listed = server.call("POST", "/v2/repository/index").json()
     assert {
@@ -389,10 +388,10 @@ def test_models_may_be_loaded_at_the_start(new_server, models_copy):
     } == {"petals", "digits"}
 
 
-def test_while_models_are_loaded_at_the_start_the_server_says_that_it_is_not_ready(
+def test_the_server_is_not_ready_while_it_loads_models_at_the_start(
     slow, models_copy, tmp_path, pool
 ):
-    """And it answers requests for what is loaded already; the ready file and the socket protocol tell the same."""
+    """Loaded models answer meanwhile; the ready file and the socket report the same."""
     ready, port = tmp_path / "ready.json", free_port()
     command = [
         sys.executable,
@@ -446,9 +445,7 @@ def test_while_models_are_loaded_at_the_start_the_server_says_that_it_is_not_rea
     assert not ready.exists()
 
 
-def test_a_server_that_is_ended_while_it_loads_was_never_ready(
-    slow, models_copy, tmp_path
-):
+def test_a_server_ended_while_loading_was_never_ready(slow, models_copy, tmp_path):
     ready = tmp_path / "ready.json"
     command = [
         sys.executable,
@@ -482,10 +479,12 @@ def test_a_server_that_is_ended_while_it_loads_was_never_ready(
     assert "stopping: requests under way get up to 0.6 s" in log
 
 
-def test_a_load_that_fails_at_the_start_lets_requests_finish(
+def test_accepted_requests_finish_after_a_load_fails_at_the_start(
     slow, models_copy, tmp_path, pool
 ):
-    """They were accepted; behind them the server ends with its reason and the exit code of a failed start."""
+    """After accepted requests, the server ends with the reason and the exit code of a
+    failed start.
+    """
     shutil.copytree(MODELS / "digits", models_copy / "loading")
     loading, port = SlowRequest(models_copy, pool, "loading"), free_port()
     command = [
@@ -525,7 +524,7 @@ def test_a_load_that_fails_at_the_start_lets_requests_finish(
             process.kill()
 
 
-def test_a_server_that_was_asked_nothing_holds_no_framework(new_server, models_copy):
+def test_a_server_without_requests_loads_no_framework(new_server, models_copy):
     server = new_server(models_copy)
     maps = Path(f"/proc/{server.process.pid}/maps")
     if not maps.exists():
@@ -536,10 +535,10 @@ def test_a_server_that_was_asked_nothing_holds_no_framework(new_server, models_c
     assert server.call("GET", "/v2/models/petals").status_code == 200
     assert [
         name for name in FRAMEWORKS if name in maps.read_text()
-    ]  # the check can see one
+    ]  # proves that the check can detect one
 
 
-def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
+def test_the_log_contains_neither_tokens_nor_inputs(new_server, models_copy):
     server = new_server(models_copy, "--log-level", "debug")
     secret = "0.123456789"
     assert (
@@ -562,11 +561,11 @@ def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
     assert "Traceback" not in log
 
 
-# --- The end
+# --- Shutdown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_lets_requests_finish_and_refuses_new_ones(
+def test_a_signal_lets_requests_finish_and_rejects_new_ones(
     new_server, models_copy, slow, refused, number
 ):
     server = new_server(models_copy, *WAITS)
@@ -602,7 +601,7 @@ def test_a_second_signal_ends_at_once(new_server, models_copy, slow, number):
         under_way.result(TIMEOUT_S)
 
 
-def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(
+def test_the_shutdown_timeout_limits_the_wait_for_requests(
     new_server, models_copy, slow
 ):
     server = new_server(models_copy, "--drain-timeout", "0.6")
@@ -614,7 +613,7 @@ def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(
     assert "requests were still running" in server.log.read_text()
 
 
-def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
+def test_open_connections_do_not_delay_the_shutdown(new_server, models_copy):
     server = new_server(models_copy, *WAITS)
     assert server.call("GET", "/v2").status_code == 200  # kept alive
     with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as half:
@@ -623,10 +622,10 @@ def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
         )
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(ENDS_S) == 0
-        assert is_closed(half)  # by a reset, where what was sent had not been read yet
+        assert is_closed(half)  # by a reset, where sent bytes had not been read yet
 
 
-def test_a_port_is_free_again_after_the_end(new_server, models_copy):
+def test_the_port_is_free_after_the_shutdown(new_server, models_copy):
     first = new_server(models_copy, "--http-port", str(free_port()))
     assert first.call("GET", "/v2").status_code == 200
     assert first.stop() == 0
@@ -651,7 +650,9 @@ PATIENT = SHORT[:-1] + ', "parameters": {"timeout": 60000000}}'
 
 
 class BusyServer:
-    """A server whose petals model runs for long: fixed to one row, it answers many rows one by one in one turn."""
+    """A server whose petals model is slow: fixed to one row, it answers many rows one
+    by one.
+    """
 
     def __init__(
         self, new_server, models: Path, pool: ThreadPoolExecutor, *options: str
@@ -664,10 +665,10 @@ class BusyServer:
         self.server = new_server(models, "--load", "petals", *options)
         assert (
             self.waiting() == 0
-        )  # its first answer takes long, while the library for it is imported
+        )  # its first answer is slow, since it imports the library
 
     def waiting(self) -> float:
-        """Requests in line for the model."""
+        """Return the number of requests queued for the model."""
         lines = self.server.call("GET", "/metrics").text.splitlines()
         return float(
             next(
@@ -676,9 +677,10 @@ class BusyServer:
         )
 
     def refuse(self, path: str, body: str) -> requests.Response:
-        """Send a request while one runs and one waits; where the model was through too early, once more.
+        """Send a request while one runs and one waits; repeat if the model was too
+        fast.
 
-        The requests that run and wait are answered all the same.
+        The running and waiting requests are still answered.
         """
         for _ in range(10):
             futures = self._occupy()
@@ -710,7 +712,7 @@ class BusyServer:
     ("path", "body"),
     [("/v2/models/petals/infer", SHORT), ("/predictions/petals", NUMBERS)],
 )
-def test_a_full_queue_is_answered_at_once(
+def test_a_full_queue_rejects_at_once(
     new_server, models_copy, pool, refused, path, body
 ):
     busy = BusyServer(new_server, models_copy, pool, "--queue-limit", "1")
@@ -731,7 +733,7 @@ def test_a_full_queue_is_answered_at_once(
         ("/predictions/petals?timeout_ms=1", NUMBERS),
     ],
 )
-def test_a_request_that_waited_for_as_long_as_it_would_is_answered_504(
+def test_a_request_whose_deadline_passes_gets_504(
     new_server, models_copy, pool, refused, path, body
 ):
     busy = BusyServer(new_server, models_copy, pool)
@@ -740,7 +742,7 @@ def test_a_request_that_waited_for_as_long_as_it_would_is_answered_504(
     assert post(busy.server, "/v2/models/petals/infer", PATIENT).status_code == 200
 
 
-def test_requests_at_the_same_time_each_get_their_own_answer(server, pool):
+def test_concurrent_requests_get_their_own_answers(server, pool):
     start = threading.Barrier(16)
 
     def ask(number: int) -> list[float]:

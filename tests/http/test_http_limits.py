@@ -1,4 +1,4 @@
-"""Limits on what is sent, plain, in chunks and compressed."""
+"""Limits of bodies: plain, chunked and compressed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LIMIT = 4096
 NUMBERS = b"[5.1,3.5,1.4]"
 PACKED = gzip.compress(
     NUMBERS, mtime=0
-)  # it is part of tests' names, which must not change with the second
+)  # it is part of tests' names, which must not change with the time
 
 
 def padded(size: int) -> bytes:
-    """A good body of exactly this size."""
+    """Return a valid body of exactly this size."""
     return NUMBERS + b" " * (size - len(NUMBERS))
 
 
@@ -38,7 +38,7 @@ def chunked(data: bytes, size: int) -> bytes:
     )
 
 
-def test_bodies_are_refused_from_one_byte_above_the_limit(
+def test_bodies_are_rejected_from_one_byte_above_the_limit(
     new_server, models_copy, wire_to, refused
 ):
     server = new_server(models_copy, "--max-body-bytes", str(LIMIT))
@@ -86,7 +86,7 @@ def test_bodies_are_refused_from_one_byte_above_the_limit(
         413,
         "BODY_TOO_LARGE",
     )
-    # Every path has the limit, also those that do not look at their body.
+    # Every path has the limit, even those that ignore their body.
     refused(
         wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1))), 413, "BODY_TOO_LARGE"
     )
@@ -94,7 +94,9 @@ def test_bodies_are_refused_from_one_byte_above_the_limit(
 
 
 def test_gzip_bodies_have_few_members(server, refused):
-    """Each costs time, also an empty one; so the time is in proportion to the bytes."""
+    """Each member costs time, even an empty one, so their number keeps time
+    proportional to bytes.
+    """
     headers, empty = {"Content-Encoding": "gzip"}, gzip.compress(b"", mtime=0)
     for members, body in ((64, empty * 62 + PACKED + empty), (64, PACKED + empty * 63)):
         assert (
@@ -109,7 +111,7 @@ def test_gzip_bodies_have_few_members(server, refused):
 
 
 @pytest.mark.parametrize("size", [1, 65_535, 65_536, 150_001, 400_000])
-def test_members_are_joined_wherever_they_end(size):
+def test_gzip_members_are_joined_wherever_they_end(size):
     body = random.Random(7).randbytes(400_000)
     packed = b"".join(
         gzip.compress(body[at : at + size])
@@ -119,7 +121,7 @@ def test_members_are_joined_wherever_they_end(size):
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """Bytes that are held at most during a call, which may fail."""
+    """Return the peak memory of a call, which may fail."""
     tracemalloc.start()
     try:
         with suppress(ApiError):
@@ -129,7 +131,7 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_an_inflated_body_is_held_once():
+def test_an_inflated_body_is_in_memory_once():
     packed = gzip.compress(bytes(20_000_000), 1)
     assert peak_of(lambda: inflate(packed, "gzip", 20_000_000)) < 25_000_000
 
@@ -142,15 +144,15 @@ def test_an_inflated_body_is_held_once():
         f'["{"é" * 10**6}"]',
     ],
 )
-def test_what_a_document_takes_is_known_before_it_is_read(text):
-    """Python's texts have four bytes for each character where one is far off."""
+def test_the_memory_of_a_document_is_known_before_decoding(text):
+    """One non-ASCII character can make Python use four bytes for each character."""
     body = text.encode()
     assert peak_of(lambda: strict_json.loads(memoryview(body))) + len(
         body
     ) <= strict_json.parsed_bytes(body)
 
 
-def test_a_bomb_of_the_default_limit_is_refused(server, refused):
+def test_a_compression_bomb_over_the_default_limit_is_rejected(server, refused):
     packed = gzip.compress(bytes(68_000_000), 1)
     assert len(packed) < 400_000
     answer = server.call(
@@ -181,7 +183,7 @@ def test_a_bomb_of_the_default_limit_is_refused(server, refused):
         ("deflate", zlib.compress(NUMBERS) * 2),
     ],
 )
-def test_damaged_compression_is_refused(server, refused, coding, body):
+def test_damaged_compression_is_rejected(server, refused, coding, body):
     answer = server.call(
         "POST", "/predictions/petals", data=body, headers={"Content-Encoding": coding}
     )
@@ -192,7 +194,7 @@ def test_damaged_compression_is_refused(server, refused, coding, body):
     "coding",
     ["br", "zstd", "compress", "gzip, gzip", "gzip, identity", "aws-chunked", "\xe9"],
 )
-def test_other_codings_are_refused(server, refused, coding):
+def test_other_content_codings_are_rejected(server, refused, coding):
     headers = {"Content-Encoding": coding.encode("latin-1")}
     answer = server.call("POST", "/predictions/petals", data=NUMBERS, headers=headers)
     assert refused(answer, 415, "UNSUPPORTED_ENCODING").startswith(

@@ -1,4 +1,4 @@
-"""Model cards: what ``GET /v2/models/NAME`` says for people, and requests that work as they stand."""
+"""Model cards of ``GET /v2/models/NAME``, with examples that work unchanged."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SEVEN = MODELS / "digits" / "samples" / "7.png"
 
 @pytest.fixture
 def card(server: Any) -> dict[str, Any]:
-    """The card of the digits model."""
+    """Return the card of the digits model."""
     found: dict[str, Any] = server.call("GET", "/v2/models/digits").json()["card"]
     return found
 
 
-def test_what_it_says(card: dict[str, Any], server: Any) -> None:
-    """Task, labels, preprocessing in words."""
+def test_the_contents_of_a_card(card: dict[str, Any], server: Any) -> None:
+    """It has the task, labels and a description of the preprocessing."""
     assert (card["task"], card["labels"], card["first_labels"]) == (
         "image-classification",
         10,
@@ -39,15 +39,15 @@ def test_what_it_says(card: dict[str, Any], server: Any) -> None:
 
 
 def ready(text: str, server: Any, tmp_path: Path) -> str:
-    """An example on this server, with a file that is there."""
+    """Point an example at this server and an existing file."""
     shutil.copy(
         SEVEN, tmp_path / "photo.jpg"
-    )  # the name says JPEG, the bytes say PNG: the bytes count
+    )  # the name says JPEG, the bytes say PNG: the bytes decide
     return text.replace("127.0.0.1:8470", f"127.0.0.1:{server.port}")
 
 
 def run(command: list[str], folder: Path, server: Any) -> str:
-    """What an example prints."""
+    """Run an example; return its output."""
     environment = {
         **os.environ,
         "POCKETSERVE_URL": server.url,
@@ -60,15 +60,18 @@ def run(command: list[str], folder: Path, server: Any) -> str:
     return done.stdout
 
 
-def test_curl(card: dict[str, Any], server: Any, tmp_path: Path) -> None:
-    """The command as a shell runs it; the token's command is that of the package."""
+def test_the_curl_example_works(
+    card: dict[str, Any], server: Any, tmp_path: Path
+) -> None:
+    """A shell runs the command; the token's command is the package's."""
     text = ready(card["examples"]["curl"], server, tmp_path).replace(
         "$(pocketserve token)", server.token
     )
     assert '"label":"7"' in run(["bash", "-c", f"{text} -sS"], tmp_path, server)
 
 
-def test_python(card: dict[str, Any], server: Any, tmp_path: Path) -> None:
-    """The program as it stands."""
+def test_the_python_example_works(
+    card: dict[str, Any], server: Any, tmp_path: Path
+) -> None:
     text = ready(card["examples"]["python"], server, tmp_path)
     assert "'label': '7'" in run([sys.executable, "-c", text], tmp_path, server)

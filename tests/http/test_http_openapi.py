@@ -1,4 +1,4 @@
-"""The interface's own description is true, and it is the whole interface."""
+"""The OpenAPI document is correct and complete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_document_lists_the_dispatch_table(document):
     assert len(ROUTES) == len(operations(document))
 
 
-def test_flask_answers_the_dispatch_table_and_nothing_else(tmp_path: Path):
+def test_flask_serves_only_the_dispatch_table(tmp_path: Path):
     service = Service(load_config({"models_dir": tmp_path}, environ={}))
     app = create_app(service, Guard(None))
     registered = {
@@ -58,7 +58,7 @@ def test_flask_answers_the_dispatch_table_and_nothing_else(tmp_path: Path):
     assert registered == table
 
 
-def test_operations_are_described_and_told_apart(document):
+def test_operations_have_descriptions_and_unique_ids(document):
     listed = [
         operation for item in document["paths"].values() for operation in item.values()
     ]
@@ -89,7 +89,7 @@ def test_every_error_code_is_listed(document):
     ]
 
 
-def test_what_needs_no_token_says_so(document):
+def test_open_operations_are_marked(document):
     for route in ROUTES:
         operation = document["paths"][route.pattern][route.method.lower()]
         assert (operation.get("security") == []) == route.open
@@ -120,7 +120,7 @@ def ticket_of(server) -> str:
 
 
 def test_the_page_is_described(server, document):
-    """Where a client finds JSON, a browser finds HTML."""
+    """The path / offers JSON to clients and HTML to browsers."""
     described = document["paths"]["/"]["get"]["responses"]["200"]["content"]
     assert set(described) == {"application/json", "text/html"}
     answer = server.call("GET", "/", headers={"Accept": "text/html"})
@@ -130,8 +130,8 @@ def test_the_page_is_described(server, document):
     )
 
 
-# Pairing needs an exchange that goes on from call to call, and a reranker a model of its own: tests/pairing and
-# test_http_rerank.py have them; language models need an engine: tests/llm.
+# Pairing needs a multi-step exchange and a reranker a model of its own: tests/pairing
+# and test_http_rerank.py cover them. Language models need an engine: tests/llm.
 @pytest.mark.parametrize(
     "route",
     [
@@ -183,7 +183,7 @@ def test_errors_are_as_described(server, document):
         jsonschema.validate(server.call("GET", path).json(), schema)
 
 
-def test_every_query_parameter_that_is_described_is_known(server, document):
+def test_every_described_query_parameter_is_accepted(server, document):
     for path, item in document["paths"].items():
         for method, operation in item.items():
             query = {

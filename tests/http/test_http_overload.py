@@ -1,4 +1,4 @@
-"""What others experience while models have more HTTP requests than they can answer."""
+"""Other clients of a server whose models have too many HTTP requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BODY = json.dumps(
 
 
 class Flooded:
-    """A server whose model is held until the test lets it go, in the middle of more requests than it takes."""
+    """A server whose model blocks until released, with more requests than it accepts."""
 
     def __init__(self, pool: ThreadPoolExecutor, service: Service, port: int) -> None:
         self._pool, self.service, self.url = pool, service, f"http://127.0.0.1:{port}"
@@ -62,13 +62,13 @@ class Flooded:
             assert self._refused.acquire(timeout=TIMEOUT_S)
 
     def ask(self) -> int:
-        """One request for the model; its status."""
+        """Send one request for the model; return its status."""
         return requests.post(
             f"{self.url}/v2/models/petals/infer", data=BODY, timeout=TIMEOUT_S
         ).status_code
 
     def get(self, path: str) -> requests.Response:
-        """One request for anything else."""
+        """Send one request for anything else."""
         return requests.get(f"{self.url}{path}", timeout=TIMEOUT_S)
 
     def _ask_and_count(self) -> int:
@@ -78,7 +78,7 @@ class Flooded:
         return status
 
     def go(self) -> list[int]:
-        """Let the model go; all statuses."""
+        """Release the model; return all statuses."""
         self._go.set()
         self._held.result(TIMEOUT_S)
         return sorted(future.result(TIMEOUT_S) for future in self._asked)
@@ -86,7 +86,7 @@ class Flooded:
 
 @pytest.fixture
 def flooded() -> Iterator[Flooded]:
-    """A flooded server."""
+    """Return a flooded server."""
     service = Service(
         Config(
             models_dir=MODELS,
@@ -113,7 +113,7 @@ def flooded() -> Iterator[Flooded]:
             service.close()
 
 
-def test_health_and_metrics_answer_while_all_that_may_wait_waits(flooded):
+def test_health_and_metrics_answer_while_all_queues_are_full(flooded):
     assert flooded.queue.waiting == QUEUE
     for _ in range(3):
         assert flooded.get("/v2/health/live").json() == {"live": True}
@@ -124,8 +124,8 @@ def test_health_and_metrics_answer_while_all_that_may_wait_waits(flooded):
     assert flooded.go() == [200] * QUEUE + [429] * (CALLERS - QUEUE)
 
 
-def test_requests_of_all_models_together_leave_threads_free(flooded):
-    """Other models' requests fill what the first one's line leaves, and no more."""
+def test_queued_requests_of_all_models_leave_threads_free(flooded):
+    """Other models' requests use only the room that the first model's queue leaves."""
     entered = threading.Semaphore(0)
     taken = []
 

@@ -1,4 +1,4 @@
-"""The page's files and its way in, as they come over the wire."""
+"""The web page's files and its login, over HTTP."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def get(
     host: str = "127.0.0.1",
     body: bytes = b"",
 ) -> bytes:
-    """A request without the token."""
+    """Send a request without the token."""
     length = [f"Content-Length: {len(body)}"] if body else []
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers, *length]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -53,8 +53,8 @@ def bearer(secret: str) -> str:
     return f"Authorization: Bearer {secret}"
 
 
-def test_the_folder_is_served_whole() -> None:
-    """Every file of a known kind, under its own path; licences and sums are for readers of the source."""
+def test_the_whole_folder_is_served() -> None:
+    """Every file of a known kind has its own path; licences and checksums are left out."""
     kinds = {path.suffix for path in FOLDER.rglob("*") if path.is_file()}
     assert kinds - CONTENT_TYPES.keys() <= {""}
     names = [path for path in FOLDER.rglob("*") if path.suffix in CONTENT_TYPES]
@@ -67,8 +67,11 @@ def test_the_folder_is_served_whole() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(FILES))
-def test_a_file(wire, path: str) -> None:
-    """Its bytes, with its type, all headers and no token; HEAD has no body; nobody is let in from elsewhere."""
+def test_a_file_of_the_page(wire, path: str) -> None:
+    """Check content, type and headers.
+
+    No token is needed, HEAD has no body, and other origins get no access.
+    """
     answer = wire.one(get(path))
     assert (answer.status, answer.body) == (
         200,
@@ -90,8 +93,8 @@ def test_a_file(wire, path: str) -> None:
     assert head.headers | times == answer.headers | times
 
 
-def test_the_page_is_for_browsers(wire) -> None:
-    """Clients go on getting JSON at /; caches are told that it depends."""
+def test_only_browsers_get_the_page(wire) -> None:
+    """Clients still get JSON at /, and caches know that it varies."""
     for accept in (
         [],
         ["Accept: */*"],
@@ -120,8 +123,8 @@ def test_the_page_is_for_browsers(wire) -> None:
     assert wire.one(get("/?lang=el", HTML)).body == FILES["/web/index.html"].content
 
 
-def test_other_paths_are_no_page(wire, refused) -> None:
-    """A browser that looks at the interface gets the interface."""
+def test_api_paths_return_no_page(wire, refused) -> None:
+    """A browser that opens an API path gets the API."""
     refused(wire.one(get("/v2/models", HTML)), 401, "UNAUTHORIZED")
     assert json.loads(wire.one(get("/v2/health/live", HTML)).body)["live"] is True
     refused(wire.one(get("/", HTML, method="POST", body=b"{}")), 401, "UNAUTHORIZED")
@@ -133,8 +136,8 @@ def test_other_paths_are_no_page(wire, refused) -> None:
     )
 
 
-def test_the_page_learns_that_a_token_is_asked_for(wire) -> None:
-    """Before it asks its visitor: a refused request would stand in the log of each visit."""
+def test_the_page_knows_whether_a_token_is_needed(wire) -> None:
+    """A rejected request would otherwise be logged on each visit."""
     answer = wire.one(get("/web/access.json"))
     assert (answer.status, json.loads(answer.body)) == (200, {"token": True})
     assert (
@@ -144,8 +147,8 @@ def test_the_page_learns_that_a_token_is_asked_for(wire) -> None:
 
 
 @pytest.mark.parametrize("etag", ["{}", "W/{}", '"other", {}', "*", '"a",{} ,"b"'])
-def test_a_file_that_the_browser_has(wire, etag: str) -> None:
-    """304 without a body, with the headers that hold for it."""
+def test_a_cached_file_gets_304(wire, etag: str) -> None:
+    """A 304 has no body and the usual headers."""
     file = FILES["/web/index.html"]
     answer = wire.one(
         get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True
@@ -182,8 +185,8 @@ def test_a_file_that_the_browser_has(wire, etag: str) -> None:
         "/sw.js",
     ],
 )
-def test_what_is_no_file_of_the_page(wire, path: str) -> None:
-    """A path is looked up, and never followed."""
+def test_other_paths_of_the_page_are_404(wire, path: str) -> None:
+    """Paths are looked up in a table, never resolved on disk."""
     answer = wire.one(get(path, HTML))
     assert answer.status in (401, 404) and json.loads(answer.body)["code"] in (
         "UNAUTHORIZED",
@@ -192,8 +195,8 @@ def test_what_is_no_file_of_the_page(wire, path: str) -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_types_are_our_own(tmp_path) -> None:
-    """What lies in the folder beside the page is not served, nor found by a link's name."""
+def test_content_types_come_from_our_table(tmp_path) -> None:
+    """Files outside the page's folder are not served, even through a link."""
     for name in ("a.js", "a.py", "a.js.map", "LICENSE", ".hidden"):
         (tmp_path / name).write_text("x")
     (tmp_path / "deep").mkdir()
@@ -205,15 +208,17 @@ def test_types_are_our_own(tmp_path) -> None:
     )
 
 
-def test_the_headers_are_one_table() -> None:
-    """What a browser gets is what the module says."""
+def test_the_headers_match_the_table() -> None:
+    """A browser gets the headers listed by the module."""
     assert {name.lower(): value for name, value in HEADERS.items()} == SECURITY | {
         "cache-control": "no-cache"
     }
 
 
-def test_no_file_is_read_for_other_requests() -> None:
-    """Inference and the JSON at / cost no more than before: the page is read with its first request."""
+def test_other_requests_read_no_page_files() -> None:
+    """The page is read with its first request, so inference and the JSON at / cost no
+    more.
+    """
 
     class Fallback:
         def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -230,11 +235,11 @@ def test_no_file_is_read_for_other_requests() -> None:
         assert page(environ, None) == [path.encode()]  # type: ignore[arg-type,comparison-overlap]
 
 
-# The way in
+# --- Login
 
 
 def enter(wire: Any, ticket: str, *headers: str) -> Any:
-    """Change a ticket."""
+    """Exchange a ticket for a session."""
     return wire.one(
         get(
             "/web/session",
@@ -246,7 +251,7 @@ def enter(wire: Any, ticket: str, *headers: str) -> Any:
 
 
 def test_a_ticket_becomes_a_session(wire, refused) -> None:
-    """The owner gets a ticket and the page's address; the page a session, once."""
+    """The owner gets a ticket and the page's address, and the page a session, once."""
     answer = wire.one(wire.write("POST", "/web/ticket", body=b"{}"))
     issued = json.loads(answer.body)
     assert (
@@ -280,7 +285,9 @@ def test_a_ticket_becomes_a_session(wire, refused) -> None:
 
 
 def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
-    """Not who has no token, and not a page; nothing else stands in the body."""
+    """Neither unauthenticated clients nor pages get one, and the body has no other
+    content.
+    """
     refused(
         wire.one(get("/web/ticket", method="POST", body=b"{}")), 401, "UNAUTHORIZED"
     )
@@ -320,26 +327,28 @@ def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
             b'{"ticket": "' + b"x" * 5000 + b'"}',
             401,
             "UNAUTHORIZED",
-        ),  # a stranger's body is not taken
+        ),  # an unauthenticated client's body is not read
     ],
 )
-def test_messages_that_are_no_ticket(
+def test_invalid_ticket_messages(
     wire, refused, body: bytes, status: int, code: str
 ) -> None:
-    """Each has its own answer, and none a session."""
+    """Each gets its own error, and none a session."""
     refused(wire.one(get("/web/session", method="POST", body=body)), status, code)
 
 
-def test_a_large_message_with_the_token(wire, refused) -> None:
-    """The bound holds for everybody."""
+def test_a_large_ticket_message_with_the_token(wire, refused) -> None:
+    """The limit applies with the token too."""
     body = b'{"ticket": "' + b"x" * 5000 + b'"}'
     refused(
         wire.one(wire.write("POST", "/web/session", body=body)), 413, "BODY_TOO_LARGE"
     )
 
 
-def test_over_the_socket(server, wire) -> None:
-    """The command gets its ticket where the server has proved itself; what comes of it is good over HTTP."""
+def test_get_a_ticket_over_the_socket(server, wire) -> None:
+    """The command gets its ticket once the server is authenticated; the session works
+    over HTTP.
+    """
     with server.connect() as connection:
         issued = json.loads(connection.call("POST /web/ticket", b"").body)
         assert connection.call("GET /").body == b'{"status":"alive"}'
@@ -349,7 +358,6 @@ def test_over_the_socket(server, wire) -> None:
 def test_sessions_end_with_the_server(
     new_server, models_copy, wire_to, refused
 ) -> None:
-    """A new process knows none of before."""
     first = new_server(models_copy)
     used, unused = (
         first.call("POST", "/web/ticket").json()["ticket"] for _ in range(2)
@@ -363,8 +371,11 @@ def test_sessions_end_with_the_server(
     refused(enter(wire, unused), 401, "TICKET_REFUSED")
 
 
-def test_nothing_secret_is_logged(new_server, models_copy, wire_to) -> None:
-    """Neither ticket nor session, used or refused; a visit is a line, and its files are none."""
+def test_no_secret_is_logged(new_server, models_copy, wire_to) -> None:
+    """No ticket or session, used or rejected.
+
+    A visit is one line, and its files none.
+    """
     server = new_server(models_copy, "--request-log", "on")
     wire = wire_to(server)
     ticket = server.call("POST", "/web/ticket").json()["ticket"]
@@ -385,8 +396,8 @@ def test_nothing_secret_is_logged(new_server, models_copy, wire_to) -> None:
     assert session not in log and ticket not in log and server.token not in log
 
 
-def test_the_page_is_counted(server, wire) -> None:
-    """Under one name, whatever the file: nobody adds series by what he makes up."""
+def test_the_page_is_one_metric(server, wire) -> None:
+    """All files share one name, so that clients cannot add series."""
     wire.one(get("/web/index.html"))
     wire.one(get("/web/made-up-name.js"))
     metrics = server.call("GET", "/metrics").text

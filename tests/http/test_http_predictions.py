@@ -1,4 +1,4 @@
-"""Raw input in, a labelled answer out: ``/predictions/NAME``."""
+"""``/predictions/NAME``: raw input, labelled answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def npy(array: np.ndarray, **options: Any) -> bytes:
 
 
 def png(width: int, height: int) -> bytes:
-    """A well-formed PNG that says it has this size; its pixels would fill the first rows only."""
+    """Return a valid PNG that declares this size but contains only the first rows."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -57,7 +57,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def seven(kind: str) -> bytes:
-    """The sample of a 7 in another file format."""
+    """Return the sample of a 7 in another file format."""
     image = pytest.importorskip("PIL.Image")
     file = io.BytesIO()
     with image.open(SAMPLES / "7.png") as picture:
@@ -90,11 +90,11 @@ def test_a_picture_gets_its_label(server, digit, method):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
-def test_every_picture_format_is_told_from_its_bytes(server, kind):
+def test_picture_formats_are_detected_from_bytes(server, kind):
     assert ask(server, "digits", seven(kind)).json()["predictions"][0]["label"] == "7"
 
 
-def test_numbers_may_come_as_json_or_npy(server):
+def test_numbers_can_be_json_or_npy(server):
     values = np.random.default_rng(7).random((8, 8)).astype(np.float32)
     bodies = [
         json.dumps(values.tolist()).encode(),
@@ -113,7 +113,7 @@ def test_numbers_may_come_as_json_or_npy(server):
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_features_may_be_named(server):
+def test_features_can_be_named(server):
     named = {"petal_length": 1.4, "sepal_length": 5.1, "sepal_width": 3.5}
     for body in ([5.1, 3.5, 1.4], [[5.1, 3.5, 1.4]], named, [named]):
         (entry,) = ask(server, "petals", json.dumps(body).encode()).json()[
@@ -134,7 +134,7 @@ def test_features_may_be_named(server):
     )
 
 
-def test_a_model_without_a_task_answers_its_tensors(kit_server):
+def test_a_model_without_a_task_returns_its_tensors(kit_server):
     answer = ask(
         kit_server,
         "two_inputs",
@@ -161,12 +161,12 @@ def test_a_model_without_a_task_answers_its_tensors(kit_server):
         ("?threshold=2", 0),
     ],
 )
-def test_the_answer_is_as_long_as_asked_for(server, query, count):
+def test_top_limits_the_answer(server, query, count):
     answer = ask(server, "digits", ZEROS, query).json()
     assert len(answer["predictions"]) == count
 
 
-def test_the_threshold_cuts_where_it_says(server):
+def test_the_threshold_is_exact(server):
     scores = [
         one["score"]
         for one in ask(server, "digits", ZEROS, "?top_k=10").json()["predictions"]
@@ -177,7 +177,7 @@ def test_the_threshold_cuts_where_it_says(server):
     assert [one["score"] for one in kept] == scores[:4]
 
 
-def test_the_version_is_chosen_by_the_query(server):
+def test_the_query_selects_the_version(server):
     assert (
         ask(server, "digits", ZEROS, "?version=tflite-int8").json()["version"]
         == "tflite-int8"
@@ -223,7 +223,7 @@ PICTURE_FAULTS = {
 
 
 @pytest.mark.parametrize("body", PICTURE_FAULTS.values(), ids=PICTURE_FAULTS)
-def test_what_is_no_picture_of_numbers_is_refused(server, refused, body):
+def test_invalid_pictures_and_numbers_are_rejected(server, refused, body):
     answer = ask(server, "digits", body)
     refused(answer, 400, answer.json()["code"])
     assert answer.json()["code"] in (
@@ -233,12 +233,12 @@ def test_what_is_no_picture_of_numbers_is_refused(server, refused, body):
     )
 
 
-def test_a_picture_that_is_too_large_is_told_the_limit(server, refused):
+def test_a_too_large_picture_gets_the_limit(server, refused):
     text = refused(ask(server, "digits", png(30_000, 30_000)), 400, "INVALID_INPUT")
     assert "30000x30000" in text and "max_image_pixels" in text
 
 
-def test_the_limit_of_pictures_is_a_setting(new_server, models_copy, refused):
+def test_a_setting_limits_the_size_of_pictures(new_server, models_copy, refused):
     server = new_server(models_copy, "--max-image-pixels", "4095")
     picture = (SAMPLES / "7.png").read_bytes()  # 64 x 64
     assert "4095" in refused(ask(server, "digits", picture), 400, "INVALID_INPUT")
@@ -297,13 +297,13 @@ def test_wrong_features_are_named(server, refused, body, reason):
         "rotation=45",
     ],
 )
-def test_bad_query_parameters_are_refused(server, refused, query):
+def test_invalid_query_parameters_are_rejected(server, refused, query):
     refused(ask(server, "digits", ZEROS, f"?{query}"), 400, "INVALID_PARAMETER")
 
 
 @pytest.mark.assets
 def test_a_public_classifier_names_a_burger(asset_server, assets):
-    """The file's own labels and normalisation are enough: there is no manifest."""
+    """The file's labels and normalisation suffice without a manifest."""
     picture = next((assets / "inputs" / "images").glob("burger.*")).read_bytes()
     answer = ask(
         asset_server, "mobilenet_v1_0.25_224_float_metadata", picture, "?top_k=3"
@@ -319,8 +319,8 @@ def test_a_public_classifier_names_a_burger(asset_server, assets):
 
 
 @pytest.mark.assets
-def test_a_public_quantised_model_takes_real_numbers(asset_server):
-    """hello_world computes the sine; its int8 form answers FP32 to FP32."""
+def test_a_public_quantised_model_accepts_real_numbers(asset_server):
+    """hello_world computes the sine; its int8 version maps FP32 to FP32."""
     for model, tolerance in (("hello_world_float", 0.1), ("hello_world_int8", 0.1)):
         metadata = asset_server.call("GET", f"/v2/models/{model}").json()
         name = metadata["inputs"][0]["name"]
@@ -342,8 +342,10 @@ def test_a_public_quantised_model_takes_real_numbers(asset_server):
         ("application/x-www-form-urlencoded", "curl -T FILE"),
     ],
 )
-def test_a_form_is_recognised(server, kind, hint):
-    """What curl sends by -F and -d is no picture any more; the error says what to do instead."""
+def test_a_form_is_recognized(server, kind, hint):
+    """Forms of ``curl -F`` and ``-d`` change a picture; the error suggests the right
+    option.
+    """
     answer = server.call(
         "POST",
         "/predictions/digits",
@@ -369,8 +371,8 @@ def test_an_empty_body_is_called_empty(server, model, kind):
     ), said
 
 
-def test_typed_json_is_not_taken_for_a_file(server):
-    """Line ends mean nothing in JSON: what is wrong with it is not curl's doing."""
+def test_typed_json_is_not_mistaken_for_a_file(server):
+    """Line ends don't matter in JSON, so curl's options are not the cause."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = server.call("POST", "/predictions/petals", data=b"[5.1]", headers=form)
     assert (

@@ -1,4 +1,6 @@
-"""Health, metadata, configuration, statistics, and the models folder as it is controlled over HTTP."""
+"""Health, metadata, configuration, statistics, and control of the models folder over
+HTTP.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ NUMBERS = b"[5.1,3.5,1.4]"
 
 
 def index(server, **body: Any) -> dict[tuple[str, str], tuple[str, str]]:
-    """State and reason by model and version."""
+    """Return state and reason by model and version."""
     answer = server.call(
         "POST", "/v2/repository/index", data=json.dumps(body) if body else b""
     )
@@ -68,7 +70,7 @@ def replace(target: Path, content: bytes) -> None:
         ("/v2/models/petals/versions/tflite/ready", {"name": "petals", "ready": True}),
     ],
 )
-def test_short_answers(server, document, path):
+def test_health_answers(server, document, path):
     answer = server.call("GET", path)
     assert (answer.status_code, answer.json()) == (200, document)
     assert answer.headers["Content-Type"] == "application/json"
@@ -124,7 +126,7 @@ def test_a_models_configuration_is_in_tritons_form(server):
     assert "sequence_batching" not in document
 
 
-def test_a_configuration_leaves_the_batch_out_of_its_sizes_where_it_is_free(kit_server):
+def test_a_configuration_omits_a_free_batch_dimension(kit_server):
     batched = set()
     for name in ("dynamic_batch", "strings", "two_inputs", "several_outputs"):
         document = kit_server.call("GET", f"/v2/models/{name}/config").json()
@@ -152,7 +154,7 @@ def test_a_configuration_leaves_the_batch_out_of_its_sizes_where_it_is_free(kit_
         ([(1, 3), ()], 0),
     ],
 )
-def test_the_rows_that_a_model_takes(shapes, rows):
+def test_the_maximum_batch_size(shapes, rows):
     specs = [
         TensorSpec(f"t{place}", "FP32", shape) for place, shape in enumerate(shapes)
     ]
@@ -165,7 +167,7 @@ def test_text_is_called_string_in_a_configuration(kit_server):
     assert document["input"][0]["data_type"] == "TYPE_STRING"
 
 
-def test_a_version_whose_file_is_missing_says_so(new_server, models_copy, refused):
+def test_a_version_with_a_missing_file_is_reported(new_server, models_copy, refused):
     with (models_copy / "petals" / "model.toml").open("a") as manifest:
         manifest.write('[versions.gone]\nfile = "gone.tflite"\n')
     server = new_server(models_copy)
@@ -214,7 +216,7 @@ def metrics(server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_counters_are_exactly_what_was_done(new_server, models_copy):
+def test_counters_are_exact(new_server, models_copy):
     server = new_server(models_copy)
     assert all(
         one["inference_count"] == one["last_inference"] == 0
@@ -297,7 +299,7 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     assert batches == {1: 4, 2: 1, 3: 1}
     assert petals["memory_usage"][0]["byte_size"] > 0
 
-    # The default version never ran: the version that did is the one entry.
+    # The default version never ran, so the used version is the only entry.
     assert list(statistics(server, "/v2/models/digits/stats")) == [
         ("digits", "tflite-int8")
     ]
@@ -352,7 +354,7 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     assert after == petals | {"memory_usage": []}
 
 
-def test_loads_that_fail_are_counted(new_server, models_copy):
+def test_failed_loads_are_counted(new_server, models_copy):
     (models_copy / "broken.tflite").write_bytes(b"\0\0\0\0TFL3" + bytes(64))
     server = new_server(models_copy)
     assert server.call("POST", "/predictions/broken", data=NUMBERS).status_code == 503
@@ -441,7 +443,7 @@ def test_an_unknown_model_can_be_unloaded_but_not_loaded(server, refused):
         ),
     ],
 )
-def test_bad_repository_requests_change_nothing(
+def test_invalid_repository_requests_change_nothing(
     server, refused, path, body, status, code
 ):
     before = index(server)
@@ -449,7 +451,7 @@ def test_bad_repository_requests_change_nothing(
     assert index(server) == before
 
 
-def test_a_broken_model_says_why_and_the_others_serve_on(
+def test_a_broken_model_has_a_reason_and_the_others_keep_serving(
     new_server, models_copy, refused
 ):
     (models_copy / "petals" / "petals.tflite").write_bytes(b"garbage" * 100)
@@ -495,7 +497,7 @@ def test_a_broken_model_says_why_and_the_others_serve_on(
     ]
 
 
-def test_a_name_that_no_file_can_have_hides_no_model(new_server, models_copy):
+def test_an_impossible_file_name_hides_no_model(new_server, models_copy):
     for kind, text in (
         ("labels", 'labels = "{}"\n'),
         ("file", '[versions.a]\nfile = "{}.tflite"\n'),
@@ -512,9 +514,7 @@ def test_a_name_that_no_file_can_have_hides_no_model(new_server, models_copy):
     assert told["petals", "tflite"][0] == "READY"
 
 
-def test_a_model_of_operators_that_nobody_has_is_refused_and_the_server_lives(
-    kit_server, refused
-):
+def test_a_model_with_unknown_operators_is_rejected(kit_server, refused):
     assert "custom operator" in refused(
         kit_server.call("GET", "/v2/models/custom_op"), 503, "MODEL_FAILED"
     )
@@ -522,7 +522,7 @@ def test_a_model_of_operators_that_nobody_has_is_refused_and_the_server_lives(
     assert kit_server.call("GET", "/v2/models/strings").status_code == 200
 
 
-def test_a_repaired_model_serves_without_a_restart(new_server, models_copy):
+def test_a_repaired_model_is_served_without_a_restart(new_server, models_copy):
     file = models_copy / "petals" / "petals.tflite"
     good = file.read_bytes()
     file.write_bytes(b"garbage")
@@ -533,7 +533,7 @@ def test_a_repaired_model_serves_without_a_restart(new_server, models_copy):
     assert index(server)["petals", "tflite"] == ("READY", "")
 
 
-def test_the_index_sees_what_changed_in_the_folder(new_server, models_copy, refused):
+def test_the_index_shows_changes_of_the_folder(new_server, models_copy, refused):
     server = new_server(models_copy)
     shutil.copy(models_copy / "petals" / "petals.tflite", models_copy / "copied.tflite")
     shutil.rmtree(models_copy / "diabetes")
@@ -557,8 +557,8 @@ def test_the_index_sees_what_changed_in_the_folder(new_server, models_copy, refu
     assert "copied" not in {name for name, _ in index(server)}
 
 
-def test_what_was_mended_is_served(new_server, models_copy):
-    """The next request finds the mended manifest."""
+def test_a_repaired_manifest_is_served(new_server, models_copy):
+    """The next request uses the repaired manifest."""
     broken = models_copy / "broken"
     shutil.copytree(models_copy / "petals", broken)
     (broken / "model.toml").write_text("[")
@@ -573,7 +573,7 @@ def test_what_was_mended_is_served(new_server, models_copy):
     )
 
 
-def test_loading_takes_up_a_new_model_and_a_changed_file(new_server, models_copy):
+def test_loading_uses_a_new_model_and_a_changed_file(new_server, models_copy):
     server = new_server(models_copy)
     before = server.call("GET", "/v2/models/digits").json()["parameters"]["file_bytes"]
     shutil.copy(models_copy / "petals" / "petals.tflite", models_copy / "copied.tflite")
@@ -586,7 +586,7 @@ def test_loading_takes_up_a_new_model_and_a_changed_file(new_server, models_copy
     assert after["file_bytes"] == len(changed) < before
 
 
-def test_a_failed_reload_leaves_the_model_serving(new_server, models_copy, refused):
+def test_a_failed_reload_keeps_the_model_serving(new_server, models_copy, refused):
     server = new_server(models_copy)
     first = server.call("POST", "/v2/models/petals/infer", data=FLOWER).json()
     replace(models_copy / "petals" / "petals.tflite", b"garbage")
@@ -613,7 +613,7 @@ def test_a_budget_that_is_too_small_is_explained(new_server, models_copy, refuse
 
 
 def test_models_are_listed_for_kserve_and_openai(server):
-    """One object for both: extra members are skipped by each."""
+    """The object contains the members of both; each client skips the other's."""
     document = server.call("GET", "/v1/models").json()
     assert document["models"] == ["diabetes", "digits", "numbers", "petals"]
     assert document["object"] == "list"
@@ -624,14 +624,14 @@ def test_models_are_listed_for_kserve_and_openai(server):
     assert (status["id"], status["ready"]) == ("petals", True)
 
 
-def test_a_model_without_embeddings_says_so(server):
+def test_embeddings_of_an_unsuitable_model_are_explained(server):
     body = b'{"model": "petals", "input": "x"}'
     answer = server.call("POST", "/v1/embeddings", data=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_model_that_is_no_language_model_says_so(server):
+def test_completions_of_an_unsuitable_model_are_explained(server):
     body = b'{"model": "petals", "messages": [{"role": "user", "content": "x"}]}'
     answer = server.call("POST", "/v1/chat/completions", data=body)
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""The socket's vectors of refused requests, asked over HTTP: the same bytes get the same status and code."""
+"""The socket's vectors of rejected requests get the same status and code over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState
 from pocketserve_wire.frames import Frame
 from wire.wire_vectors import Vector, load
 
-# Malformed targets cannot even be said in HTTP, and extensions have no counterpart there.
+# HTTP cannot express malformed targets and has no equivalent of extensions.
 COMMON = [
     vector
     for vector in load("invalid", "request")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.live
 
 
 def frames(vector: Vector) -> list[Frame]:
-    """The vector's REQUESTs; extensions that are broken on purpose are left out."""
+    """Return the vector's REQUESTs without deliberately broken extensions."""
     decoder = FrameDecoder(
         ALLOWED[Role.SERVER, HandshakeState.READY],
         2**20,
@@ -35,7 +35,7 @@ def frames(vector: Vector) -> list[Frame]:
 
 
 @pytest.mark.parametrize("vector", COMMON, ids=str)
-def test_http_says_the_same(
+def test_http_gives_the_same_answers(
     vector: Vector, server: Server, new_server: StartServer
 ) -> None:
     """Both transports share routing, decoding and errors."""

@@ -1,4 +1,4 @@
-"""Reranking and pairs over HTTP and over the socket: ``/v1/rerank`` and ``/predictions``."""
+"""Reranking and pairs by ``/v1/rerank`` and ``/predictions``, over both transports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def rerankers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def ask(server: Server, path: str, content: Any) -> tuple[int, Any]:
-    """Send JSON over both transports, check that they agree, and return the status and the answer."""
+    """Send JSON over both transports, check that they agree, and return status and
+    answer.
+    """
     body = json.dumps(content).encode()
     answer = server.call("POST", path, data=body)
     with server.connect() as connection:
@@ -49,7 +51,7 @@ def sigmoid(value: float) -> float:
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
-def test_documents_are_ordered_by_their_score(rerankers: Server, path: str) -> None:
+def test_documents_are_ordered_by_score(rerankers: Server, path: str) -> None:
     documents = ["good", {"text": "good bad good"}, "good bad"]
     request = {
         "model": "rerank1",
@@ -85,7 +87,7 @@ def test_the_answer_is_as_described(rerankers: Server) -> None:
     jsonschema.validate(answer, schema)
 
 
-def test_top_n_and_documents_left_out(rerankers: Server) -> None:
+def test_limit_results_and_omit_documents(rerankers: Server) -> None:
     request = {
         "model": "rerank1",
         "query": "good",
@@ -98,7 +100,7 @@ def test_top_n_and_documents_left_out(rerankers: Server) -> None:
     ]
 
 
-def test_two_labels_mean_the_probability_of_the_second(rerankers: Server) -> None:
+def test_two_labels_give_the_probability_of_the_second(rerankers: Server) -> None:
     request = {"model": "rerank2", "query": "good", "documents": ["good bad"]}
     _, answer = ask(rerankers, "/v1/rerank", request)
     assert answer["results"][0]["relevance_score"] == pytest.approx(sigmoid(1))
@@ -147,7 +149,7 @@ FAULTS: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_bad_requests(rerankers: Server, case: str) -> None:
+def test_invalid_requests(rerankers: Server, case: str) -> None:
     content, status, text = FAULTS[case]
     answered, answer = ask(rerankers, "/v1/rerank", content)
     assert answered == status
@@ -198,7 +200,7 @@ def test_the_python_client_sends_pairs(rerankers: Server, transport: str) -> Non
     assert scores == pytest.approx([sigmoid(1), sigmoid(0)])
 
 
-def test_other_objects_are_refused(rerankers: Server) -> None:
+def test_other_objects_are_rejected(rerankers: Server) -> None:
     status, answer = ask(
         rerankers, "/predictions/rerank1", [{"text": "good", "text_pair": 5}]
     )
@@ -206,8 +208,8 @@ def test_other_objects_are_refused(rerankers: Server) -> None:
     assert "JSON for this model" in answer["error"]
 
 
-def test_a_long_query_with_many_documents_is_refused(rerankers: Server) -> None:
-    """It is paired with each of them."""
+def test_a_long_query_with_many_documents_is_rejected(rerankers: Server) -> None:
+    """The query is paired with each document."""
     content = {
         "model": "rerank1",
         "query": "good " * 100_000,
@@ -218,8 +220,8 @@ def test_a_long_query_with_many_documents_is_refused(rerankers: Server) -> None:
     assert "too long for so many documents" in answer["error"]
 
 
-def test_the_request_belongs_to_the_clients_token(tmp_path: Path) -> None:
-    """So that streams of two apps with one name never meet."""
+def test_a_request_is_attributed_to_the_clients_token(tmp_path: Path) -> None:
+    """Streams of two apps with one name must stay separate."""
     write_reranker(tmp_path / "models" / "m")
     service = Service(
         Config(

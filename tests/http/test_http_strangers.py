@@ -1,4 +1,4 @@
-"""Strangers: a large body is refused from its headers, before a byte of it is taken."""
+"""Unauthenticated clients cannot send large bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_S = 120.0
 
 
 def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
-    """Send a request's headers and nothing of its body; returns the status and the answer."""
+    """Send a request's headers without its body; return the status and the answer."""
     text = "\r\n".join(["POST /v2/models/digits/infer HTTP/1.1", *lines, "", ""])
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as connection:
         connection.sendall(text.encode())
@@ -43,10 +43,10 @@ def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
         (["Host: 127.0.0.1", "Origin: http://evil.example"], 403, "ORIGIN_REFUSED"),
     ],
 )
-def test_a_large_body_is_refused_at_once(
+def test_a_large_body_is_rejected_at_once(
     server: Server, body: str, lines: list[str], status: int, code: str
 ) -> None:
-    """The answer comes although no body was sent, and the server goes on."""
+    """The answer comes although no body was sent, and the server continues."""
     found, answer = send_headers(server, *lines, body)
     assert (found, answer["code"]) == (status, code)
     assert server.call("GET", "/v2/health/ready").status_code == 200

@@ -1,4 +1,4 @@
-"""The REST API of TensorFlow Serving, merged with KServe's first one."""
+"""The REST API of TensorFlow Serving, combined with KServe V1."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_metadata_lists_every_signature(kit_server):
         {"instances": FLOWERS, "signature_name": "", "more": 1},
     ],
 )
-def test_rows_in_and_out(server, widths, body):
+def test_row_format(server, widths, body):
     answer = predict(server, "petals", body)
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json() == {"predictions": column(widths)}
@@ -115,18 +115,18 @@ def test_rows_in_and_out(server, widths, body):
 @pytest.mark.parametrize(
     "body", [{"inputs": FLOWERS}, {"inputs": {"features": FLOWERS, "more": 1}}]
 )
-def test_columns_in_and_out(server, widths, body):
+def test_column_format(server, widths, body):
     assert predict(server, "petals", body).json() == {"outputs": column(widths)}
 
 
 @pytest.mark.parametrize("version", ["tflite", "0"])
-def test_a_version_may_be_named(server, widths, version):
+def test_the_path_selects_a_version(server, widths, version):
     assert predict(server, "petals", {"inputs": FLOWERS}, version).json() == {
         "outputs": column(widths)
     }
 
 
-def test_floats_are_printed_in_the_shortest_form_that_reads_back(kit_server):
+def test_floats_are_printed_in_the_shortest_exact_form(kit_server):
     sent = [0.1, 3.0, 1e20, 1e-7, 16777217.0, -0.0, 1 / 3, 3.4028235e38 / 4]
     rows = [[value, -value] for value in sent]
     answer = predict(kit_server, "two_signatures", {"instances": rows})
@@ -143,7 +143,7 @@ def test_floats_are_printed_in_the_shortest_form_that_reads_back(kit_server):
     )
 
 
-def test_many_floats_take_little_more_than_their_list():
+def test_many_floats_need_little_more_memory_than_their_list():
     values = np.linspace(-1e6, 1e6, 400_000, dtype=np.float32)
     tracemalloc.start()
     try:
@@ -159,19 +159,19 @@ def test_many_floats_take_little_more_than_their_list():
     ) == str(values[1])
 
 
-def test_what_is_not_finite_comes_back_as_a_token(kit_server):
+def test_non_finite_numbers_are_returned_as_tokens(kit_server):
     answer = predict(
         kit_server, "two_signatures", '{"instances": [[NaN, Infinity], [-Infinity, 1]]}'
     )
     assert answer.text == '{"predictions":[[NaN,Infinity],[-Infinity,2.0]]}\n'
 
 
-def test_a_signature_is_chosen_by_its_name(kit_server):
+def test_select_a_signature_by_name(kit_server):
     body = {"signature_name": "subtract", "inputs": {"a": [5, 7], "b": [1, 2]}}
     assert predict(kit_server, "two_signatures", body).json() == {"outputs": [4.0, 5.0]}
 
 
-def test_several_outputs_come_as_an_object(kit_server):
+def test_several_outputs_are_an_object(kit_server):
     body = {
         "signature_name": "serving_default",
         "inputs": {"serving_default_text:0": ["a", "ä"]},
@@ -180,14 +180,14 @@ def test_several_outputs_come_as_an_object(kit_server):
     assert outputs == {"PartitionedCall:0": [["a"], ["ä"]], "PartitionedCall:1": ["a"]}
 
 
-def test_bytes_travel_as_base64(kit_server):
+def test_bytes_are_sent_as_base64(kit_server):
     outputs = predict(
         kit_server, "strings", {"inputs": [{"b64": "Z3LDtsOfZQ=="}, "x"]}
     ).json()["outputs"]
     assert [["größe"], ["x"]] in outputs.values()
 
 
-def test_outputs_without_a_row_per_instance_are_refused_as_rows(kit_server, refused):
+def test_outputs_without_a_row_per_instance_are_rejected(kit_server, refused):
     answer = predict(kit_server, "strings", {"instances": ["a", "b"]})
     assert "ask with 'inputs'" in refused(answer, 400, "INVALID_REQUEST")
 
@@ -219,7 +219,7 @@ def test_several_inputs_are_named_in_every_row(kit_server, refused):
     refused(predict(kit_server, "two_inputs", {"inputs": [1]}), 400, "INVALID_REQUEST")
 
 
-def test_a_quantised_model_takes_and_gives_real_numbers(kit_server):
+def test_a_quantised_model_converts_real_numbers(kit_server):
     (row,) = predict(kit_server, "int8_io", {"instances": [[0.5, -0.25, 0.75]]}).json()[
         "predictions"
     ]
@@ -276,7 +276,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("body", "code"), FAULTS.values(), ids=FAULTS)
-def test_faulty_requests_are_refused(server, refused, body, code):
+def test_invalid_requests_are_rejected(server, refused, body, code):
     refused(predict(server, "petals", body), 400, code)
     assert predict(server, "petals", {"instances": FLOWERS}).status_code == 200
 
@@ -284,13 +284,11 @@ def test_faulty_requests_are_refused(server, refused, body, code):
 @pytest.mark.parametrize(
     "values", [[1], [{"b64": "!"}], [{"b64": 1}], ["\ud800"], [None]]
 )
-def test_faulty_texts_are_refused(kit_server, refused, values):
+def test_invalid_texts_are_rejected(kit_server, refused, values):
     refused(predict(kit_server, "strings", {"inputs": values}), 400, "INVALID_TENSOR")
 
 
-def test_a_model_that_is_fixed_to_one_row_answers_several(
-    new_server, models_copy, widths
-):
+def test_a_model_fixed_to_one_row_answers_several(new_server, models_copy, widths):
     manifest = models_copy / "petals" / "model.toml"
     manifest.write_text(
         manifest.read_text().replace("shape = [-1, 3]", "shape = [1, 3]")

@@ -1,4 +1,4 @@
-"""Numbered versions that come and go: a new one never takes a model away."""
+"""New and removed version numbers never make a model unavailable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Versions:
         self.server, self.root = server, root
 
     def ask(self, version: str = "") -> tuple[int, str, Any]:
-        """What a request is answered."""
+        """Send a request; return its answer."""
         path = (
             f"/v2/models/m/versions/{version}/infer"
             if version
@@ -41,7 +41,7 @@ class Versions:
         return answer_of(self.server.call, path)
 
     def row(self, version: str) -> dict[str, Any]:
-        """What the index says of a version."""
+        """Return the index's row of a version."""
         entries = self.server.call("POST", "/v2/repository/index").json()
         found: dict[str, Any] = next(
             entry
@@ -51,17 +51,17 @@ class Versions:
         return found
 
     def note(self) -> str:
-        """What the metadata say of a version that is not served."""
+        """Return the metadata's note on an unserved version."""
         return str(
             self.server.call("GET", "/v2/models/m").json()["parameters"].get("note", "")
         )
 
     def is_ready(self, path: str = "/v2/models/m/ready") -> bool:
-        """Whether the model, or the server, is ready."""
+        """Return whether the model, or the server, is ready."""
         return self.server.call("GET", path).status_code == 200
 
     def logged(self, text: str) -> int:
-        """How often the log has a text."""
+        """Count the log's occurrences of a text."""
         return self.server.log.read_text().count(text)
 
 
@@ -79,7 +79,7 @@ def start(new_server: StartServer, tmp_path: Path) -> Callable[..., Versions]:
     return started
 
 
-def test_a_good_version_replaces_the_former_in_the_background(
+def test_a_good_version_replaces_the_previous_in_the_background(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE)
@@ -102,7 +102,7 @@ def test_a_broken_version_changes_nothing(
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     folder = put(served.root, 2, content)
-    # The listing may know of a fault before the load has failed.
+    # The listing may show an error before the load has failed.
     await_that(lambda: "failed to load" in served.row("2")["reason"])
     assert served.row("2")["state"] == "UNAVAILABLE"
     assert [served.ask() for _ in range(5)] == [(200, "1", 1.0)] * 5
@@ -122,7 +122,7 @@ def test_a_broken_version_changes_nothing(
     assert served.note() == "" and served.row("2")["reason"] == ""
 
 
-def test_of_several_new_versions_the_best_that_loads_is_taken(
+def test_the_best_loadable_new_version_is_used(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE)
@@ -136,7 +136,7 @@ def test_of_several_new_versions_the_best_that_loads_is_taken(
     await_that(lambda: served.ask() == (200, "4", 4.0))
 
 
-def test_the_start_takes_the_highest_version_that_loads(
+def test_the_start_uses_the_highest_loadable_version(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE, v2=TWO, v3=BROKEN)
@@ -167,7 +167,7 @@ def test_a_restart_keeps_the_model(start: Callable[..., Versions]) -> None:
     assert again.ask() == (200, "1", 1.0) and again.is_ready()
 
 
-def test_without_a_version_that_loads_the_best_one_says_why(
+def test_without_a_loadable_version_the_best_one_explains_why(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=BROKEN, v2=b"")
@@ -178,7 +178,7 @@ def test_without_a_version_that_loads_the_best_one_says_why(
     assert served.ask() == (200, "3", 3.0)
 
 
-def test_the_best_of_the_rest_takes_over_when_the_default_is_removed(
+def test_the_best_remaining_version_replaces_a_removed_default(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE, v2=TWO, v3=THREE)
@@ -190,7 +190,7 @@ def test_the_best_of_the_rest_takes_over_when_the_default_is_removed(
     assert served.ask() == (200, "1", 1.0)
 
 
-def test_an_idle_model_takes_a_version_up_behind_its_next_request(
+def test_an_idle_model_loads_a_new_version_after_its_next_request(
     start: Callable[..., Versions],
 ) -> None:
     served = start("--keep-alive", "0.2", v1=ONE)
@@ -205,7 +205,7 @@ def test_an_idle_model_takes_a_version_up_behind_its_next_request(
     await_that(lambda: served.ask() == (200, "2", 2.0))
 
 
-def test_a_reload_takes_a_version_up_at_once_or_says_why(
+def test_a_reload_uses_a_new_version_at_once_or_explains_why(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE)
@@ -219,7 +219,7 @@ def test_a_reload_takes_a_version_up_at_once_or_says_why(
     assert served.ask() == (200, "2", 2.0)
 
 
-def test_an_unloaded_model_stays_so(start: Callable[..., Versions]) -> None:
+def test_an_unloaded_model_stays_unloaded(start: Callable[..., Versions]) -> None:
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     served.server.call("POST", "/v2/repository/models/m/unload")
@@ -232,7 +232,7 @@ def test_an_unloaded_model_stays_so(start: Callable[..., Versions]) -> None:
     assert served.ask("1") == (200, "1", 1.0)
 
 
-def test_the_default_of_a_manifest_is_taken_up_once_it_is_loaded(
+def test_a_manifests_new_default_is_used_once_loaded(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE, v2=TWO)
@@ -255,14 +255,14 @@ def test_a_version_of_several_files_is_never_a_mixture(
     assert served.ask() == (200, "1", 4.0)
     for value in (2.0, 3.0):
         sum_of_files(tmp_path, dict.fromkeys(FILES, value))
-        for name in FILES:  # one after the other, each at once and whole
+        for name in FILES:  # one after the other, each atomically
             (tmp_path / name).replace(folder / name)
         expected = (200, "1", 1 + 3 * value)
         while (answer := served.ask()) != expected:
             assert answer == (200, "1", 1 + 3 * (value - 1))
 
 
-def test_a_version_whose_files_come_one_by_one_is_taken_up_whole(
+def test_a_version_whose_files_arrive_one_by_one_is_loaded_whole(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE)
@@ -278,7 +278,7 @@ def test_a_version_whose_files_come_one_by_one_is_taken_up_whole(
         assert answer == (200, "1", 1.0)
 
 
-def test_a_policy_is_what_requests_the_index_and_the_configuration_show(
+def test_requests_the_index_and_the_configuration_follow_the_version_policy(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE, v2=TWO, v3=THREE)
@@ -307,7 +307,7 @@ def test_a_policy_is_what_requests_the_index_and_the_configuration_show(
     assert in_force["version_policy"] == {"specific": {"versions": [1, 2]}}
 
 
-def test_of_the_latest_the_former_answers_until_the_new_one_is_loaded(
+def test_the_previous_latest_version_answers_until_the_new_one_is_loaded(
     start: Callable[..., Versions],
 ) -> None:
     served = start(v1=ONE)

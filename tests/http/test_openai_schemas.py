@@ -1,4 +1,4 @@
-"""Bounds of the JSON schemas that engines turn into grammars."""
+"""Limits of JSON schemas that engines turn into grammars."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nested(depth: int) -> dict[str, Any]:
         nested(MAX_DEPTH),
     ],
 )
-def test_ordinary_schemas_pass(schema: dict[str, Any]) -> None:
+def test_ordinary_schemas_are_accepted(schema: dict[str, Any]) -> None:
     check_schema("f", schema)
 
 
@@ -49,7 +49,7 @@ def test_ordinary_schemas_pass(schema: dict[str, Any]) -> None:
         (nested(MAX_DEPTH + 1), "nested deeper"),
     ],
 )
-def test_schemas_with_large_grammars_are_refused(
+def test_schemas_with_large_grammars_are_rejected(
     schema: dict[str, Any], part: str
 ) -> None:
     with pytest.raises(ApiError) as caught:

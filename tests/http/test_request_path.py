@@ -12,7 +12,8 @@ from places import ROOT
 
 MOST_MODULES = {"JSON tensors": 28, "binary tensors": 22, "picture": 36}
 MOST_CALLS = {"JSON tensors": 200, "binary tensors": 120, "picture": 250}
-"""Far above the usual numbers: a request that arrives in pieces needs more calls."""
+"""Far above the usual numbers, since a request that arrives in pieces needs more calls.
+"""
 
 LINE = re.compile(r"http, (.+): (\d+) modules, (\d+) calls")
 

@@ -1,4 +1,6 @@
-"""How a request waits, through the interface that every transport calls: deadline, cancellation, priority, stream."""
+"""Deadlines, cancellation, priority and streams, through the interface of every
+transport.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    """The functions of a server without a transport."""
+    """Create a service without a transport."""
     one = Service(Config(models_dir=MODELS, state_dir=STATE))
     yield one
     one.close()
@@ -76,7 +78,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_request_on_good_terms_is_answered(service, call):
+def test_a_request_with_options_is_answered(service, call):
     terms = {"timeout": 20_000_000, "priority": 1, "stream": "camera"}
     assert (
         call(
@@ -87,7 +89,7 @@ def test_a_request_on_good_terms_is_answered(service, call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_transports_deadline_counts(service, call):
+def test_the_transports_deadline_applies(service, call):
     call(service)
     before = service.engine.statistics("petals", "tflite").unanswered["expired"].count
     code = code_of(
@@ -101,7 +103,7 @@ def test_the_transports_deadline_counts(service, call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_request_that_was_given_up_is_not_run(service, call):
+def test_a_cancelled_request_is_not_run(service, call):
     call(service)
     switch = Cancellation()
     switch.cancel()
@@ -120,14 +122,12 @@ def test_a_request_that_was_given_up_is_not_run(service, call):
         {"timeout": 86_400_000_001},
     ],
 )
-def test_bad_terms_are_refused(service, call, parameters):
+def test_invalid_options_are_rejected(service, call, parameters):
     assert code_of(lambda: call(service, parameters)) is ErrorCode.INVALID_PARAMETER
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_load_of_a_model_is_no_work_of_its_first_request(
-    service, call, monkeypatch
-):
+def test_the_load_time_is_not_part_of_the_first_request(service, call, monkeypatch):
     call(service)
     engine, real, ahead = service.engine, time.perf_counter_ns, [0]
     acquire, statistics = engine.acquire, engine.statistics("petals", "tflite")
@@ -143,7 +143,7 @@ def test_the_load_of_a_model_is_no_work_of_its_first_request(
     assert ahead[0] and statistics.runs.total_ns < 10**15
 
 
-def test_a_raw_body_takes_its_terms_from_the_query(service):
+def test_a_raw_body_takes_its_options_from_the_query(service):
     body = memoryview(b"\0" * 12)
     request = ApiRequest(
         path={"model": "petals"},
@@ -174,7 +174,7 @@ shape = [-1]
 
 @pytest.fixture
 def adding(tmp_path) -> Iterator[Service]:
-    """A model that adds its input ``a`` to its state ``b``."""
+    """Create a model that adds its input ``a`` to its state ``b``."""
     folder = tmp_path / "models" / "adding"
     folder.mkdir(parents=True)
     shutil.copy(
@@ -194,7 +194,7 @@ def ask(handler: Handler, service: Service, document: object) -> object:
     return json.loads(b"".join(respond(service, request, handler).chunks))
 
 
-def test_state_may_be_left_out_everywhere(adding):
+def test_state_inputs_are_optional_everywhere(adding):
     for document in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
         found = ask(predictions.predict, adding, document)["predictions"][0]["data"]
         assert found == [3 + 4 * ("b" in document)]
@@ -216,7 +216,7 @@ def test_state_may_be_left_out_everywhere(adding):
         {"inputs": {"b": [1]}},
     ],
 )
-def test_the_rest_may_not(adding, document):
+def test_other_inputs_are_required(adding, document):
     assert (
         code_of(lambda: ask(tfserving.v1_predict, adding, document))
         is ErrorCode.INVALID_REQUEST

@@ -85,7 +85,7 @@ def test_waitress_has_the_names_in_use(owner: type) -> None:
     )
 
 
-def test_the_channel_recognizes_memory_buffers() -> None:
+def test_write_soon_recognizes_memory_buffers() -> None:
     """``MemoryBuffer`` is sent without a copy only if write_soon checks the class."""
     source = inspect.getsource(HTTPChannel.write_soon)
     assert "isinstance(data, ReadOnlyFileBasedBuffer)" in source
