@@ -1,6 +1,6 @@
-"""Tokens by the SentencePiece library, kept as files beside: the models, the texts, and the program that makes them.
+"""Create vectors of SentencePiece: models, texts and the library's tokens.
 
-Run in an environment that has the library: python tests/tasks/sentencepiece_vectors.py
+Run in an environment with the library: python tests/tasks/sentencepiece_vectors.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ RULES = {
     "e\u0301": "\xe9", "o\u0308": "\xf6", "o\u0308\u0323": "\u1ecd\u0308", "\xad": "", "\u200b": "", "\u00bd": "1/2",
     "\u2100": "a/c", "\u203c": "! !", "\ufdfa": "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647",
 }  # fmt: skip
-"""Some of NFKC's, so that the models stay small: longer texts, shorter ones, nothing, and spaces in between."""
+"""A part of NFKC's rules, so that the models stay small: longer and shorter results,
+none, and inner spaces.
+"""
 
 MODELS: dict[str, dict[str, Any]] = {
     "unigram": {"model_type": "unigram", "vocab_size": 330, "rules": True},
@@ -49,7 +51,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "remove_extra_whitespaces": False, "normalization_rule_name": "identity",
     },
 }  # fmt: skip
-"""Arguments of the trainer. ``rules`` compiles RULES; of ``unused`` every fifth piece is switched off afterwards."""
+"""Arguments of the trainer.
+
+``rules`` compiles RULES; ``unused`` disables every fifth piece afterwards.
+"""
 
 _LANGUAGES = (
     "the lamp light kitchen bedroom turn switch play some music please what is weather today tomorrow morning",
@@ -60,7 +65,7 @@ WORDS = [word for text in _LANGUAGES for word in text.split()]
 
 
 def corpus() -> list[str]:
-    """Two thousand sentences of no sense."""
+    """Return two thousand random sentences."""
     draw = random.Random(7)
     return [
         " ".join(draw.choices(WORDS, k=draw.randint(3, 9))) + draw.choice(".?!")
@@ -115,7 +120,7 @@ TEXTS = [
 
 
 def train(folder: Path, name: str, arguments: dict[str, Any]) -> bytes:
-    """A ``.model`` file."""
+    """Return a ``.model`` file."""
     import sentencepiece as library
 
     given = dict(arguments)
@@ -138,8 +143,11 @@ def train(folder: Path, name: str, arguments: dict[str, Any]) -> bytes:
     return Path(f"{prefix}.model").read_bytes()
 
 
-def _kept(name: str, content: bytes) -> bytes:
-    """The file without its maker's paths; of ``unused``, every fifth piece switched off. Needs protobuf 7 or newer."""
+def _cleaned_model(name: str, content: bytes) -> bytes:
+    """Remove build paths; in ``unused``, disable every fifth piece.
+
+    Needs protobuf 7 or newer.
+    """
     from sentencepiece import sentencepiece_model_pb2 as messages
 
     message = messages.ModelProto.FromString(content)
@@ -161,7 +169,7 @@ def _processor(content: bytes) -> Any:
 
 
 def by_library(content: bytes, text: str) -> list[list[int]]:
-    """Tokens with their places in characters."""
+    """Return the library's tokens with their character offsets."""
     found = _processor(content).encode(text, return_type="offset_mapping")
     return [
         [number, *place]
@@ -180,7 +188,7 @@ if __name__ == "__main__":
     }
     for name, arguments in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
-            content = _kept(name, train(Path(folder), name, arguments))
+            content = _cleaned_model(name, train(Path(folder), name, arguments))
         (DATA / f"{name}.model").write_bytes(content)
         made["tokens"][name] = [by_library(content, text) for text in TEXTS]
         print(name, len(content))

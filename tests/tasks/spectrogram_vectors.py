@@ -1,6 +1,7 @@
-"""Spectrograms by other libraries, kept as files beside: their cases, and the program that makes them.
+"""Create spectrogram vectors with other libraries.
 
-Run in an environment that has the library: python tests/tasks/spectrogram_vectors.py librosa|tensorflow
+Run in an environment with the library: python tests/tasks/spectrogram_vectors.py
+librosa|tensorflow
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ SAMPLES = 3200
 
 
 def signal() -> Any:
-    """A fifth of a second, float32: a chirp that swells, a steady tone, a click, and silence at the end."""
+    """Return 0.2 s of float32: a rising chirp, a steady tone, a click, and final
+    silence.
+    """
     t = np.arange(SAMPLES) / RATE
     sound = 0.6 * t / t[-1] * np.sin(
         2 * np.pi * (200 * t + 15_000 * t**2)
@@ -66,7 +69,7 @@ CASES = {"librosa": LIBROSA, "tensorflow": TENSORFLOW}
 
 
 def by_librosa(name: str, table: dict[str, Any]) -> Any:
-    """[frames, bins] by librosa's own functions."""
+    """Return [frames, bins] computed by librosa."""
     import librosa
 
     sound = signal()
@@ -104,7 +107,7 @@ def by_librosa(name: str, table: dict[str, Any]) -> Any:
 
 
 def by_tensorflow(name: str, table: dict[str, Any]) -> Any:
-    """[frames, bins] by ``tf.signal``."""
+    """Return [frames, bins] computed by ``tf.signal``."""
     import tensorflow as tf
 
     stft = tf.signal.stft(

@@ -1,4 +1,4 @@
-"""Models that look like those of a task and have no manifest: the line that gives them the task."""
+"""Advice for models without a manifest that resemble those of a task."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def served(
     outputs: Mapping[str, tuple[int, ...]],
     files: Mapping[str, Any],
 ) -> Any:
-    """The task of such a model."""
+    """Return the task of such a model."""
     (folder / "m" / "1_Pooling").mkdir(parents=True)
     return select_task(facts(folder, outputs, files=files, image=image))
 
 
 @pytest.mark.parametrize("case", ADVICE)
-def test_the_line_that_gives_a_task(tmp_path: Path, case: str) -> None:
-    """It is kept for ``inspect``, and told to whoever sends something else than numbers."""
+def test_the_advised_line_of_the_manifest(tmp_path: Path, case: str) -> None:
+    """``inspect`` shows it, and so does the error for any input that isn't numbers."""
     *model, advice = ADVICE[case]
     task = served(tmp_path, *model)
     assert isinstance(task, Tensors) and advice in task.advice
@@ -130,7 +130,7 @@ def test_the_line_that_gives_a_task(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", NONE)
-def test_models_that_look_like_nothing(tmp_path: Path, case: str) -> None:
+def test_models_of_unknown_kinds_get_no_advice(tmp_path: Path, case: str) -> None:
     task = served(tmp_path, *NONE[case])
     assert isinstance(task, Tensors) and not task.advice
     with pytest.raises(ApiError) as caught:
@@ -138,13 +138,13 @@ def test_models_that_look_like_nothing(tmp_path: Path, case: str) -> None:
     assert caught.value.message.endswith(f"or a .npy file; {TASK_ADVICE}")
 
 
-def test_no_advice_for_whoever_chose_tensors(tmp_path: Path) -> None:
+def test_no_advice_for_the_tensors_task(tmp_path: Path) -> None:
     model = facts(tmp_path, {"y": (1, 5)}, {"task": "tensors"})
     assert not getattr(select_task(model), "advice", "")
 
 
-def test_a_file_without_a_folder_of_its_own(tmp_path: Path) -> None:
-    """A manifest beside it would be no one's."""
+def test_no_advice_for_a_bare_file(tmp_path: Path) -> None:
+    """A manifest beside it would belong to no model."""
     model = facts(tmp_path, {"y": (1, 5)})
     (bare,) = [
         select_task(

@@ -1,4 +1,4 @@
-"""AVIF pictures: read where Pillow reads them, bounded before they are decoded; other kinds are refused by name."""
+"""AVIF pictures are bounded before decoding; other formats are rejected by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT = 64_000_000
 
 
 def picture(width: int = 64, height: int = 48, mode: str = "RGB") -> Any:
-    """A picture whose halves differ."""
+    """Return a picture with different halves."""
     colours = {
         "RGB": ((200, 40, 40), (40, 40, 200)),
         "RGBA": ((200, 40, 40, 255), (0, 0, 0, 0)),
@@ -52,7 +52,7 @@ def read(body: memoryview, max_pixels: int = LIMIT) -> np.ndarray:
 
 @with_avif
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_an_avif_is_answered_as_its_png(mode: str) -> None:
+def test_an_avif_gets_the_same_answer_as_its_png(mode: str) -> None:
     whole = picture(mode=mode)
     assert np.abs(read(file_of(whole)) - read(file_of(whole, "PNG"))).max() <= 6
 
@@ -70,12 +70,12 @@ def test_a_turned_avif_is_upright() -> None:
     ("size", "mode"),
     [((64, 48), "RGB"), ((301, 200), "RGBA"), ((1, 1), "L"), ((4100, 20), "RGB")],
 )
-def test_sizes_are_those_of_the_streams(size: tuple[int, int], mode: str) -> None:
+def test_sizes_come_from_the_streams(size: tuple[int, int], mode: str) -> None:
     assert set(frame_sizes(file_of(picture(*size, mode)))) == {size}
 
 
 @with_avif
-def test_a_large_avif_is_refused_before_it_is_decoded() -> None:
+def test_a_large_avif_is_rejected_before_decoding() -> None:
     body = file_of(picture(640, 480))
     with pytest.raises(
         ApiError, match=r"640x480 pixels; the limit is 100000 \(max_image_pixels\)"
@@ -84,7 +84,7 @@ def test_a_large_avif_is_refused_before_it_is_decoded() -> None:
 
 
 @with_avif
-def test_an_animation_is_refused() -> None:
+def test_an_animation_is_rejected() -> None:
     body = file_of(
         picture(), save_all=True, append_images=[picture(mode="L").convert("RGB")]
     )
@@ -97,14 +97,14 @@ def box(kind: bytes, content: bytes) -> bytes:
 
 
 def bits(*fields: tuple[int, int]) -> bytes:
-    """Numbers and their lengths in bits, packed."""
+    """Pack numbers with their lengths in bits."""
     text = "".join(f"{value:0{length}b}" for value, length in fields)
     text += "0" * (-len(text) % 8)
     return int(text, 2).to_bytes(len(text) // 8, "big")
 
 
 def stream(width: int, height: int, *, reduced: bool = True) -> bytes:
-    """An AV1 stream that is a sequence header alone."""
+    """Return an AV1 stream with only a sequence header."""
     size_fields = ((15, 4), (15, 4), (width - 1, 16), (height - 1, 16))
     if reduced:
         header = bits((0, 3), (1, 1), (1, 1), (8, 5), *size_fields)
@@ -125,7 +125,7 @@ def stream(width: int, height: int, *, reduced: bool = True) -> bytes:
 
 
 def crafted(*streams: bytes, extent: int | None = None) -> memoryview:
-    """An AVIF file of these streams, without what a decoder needs beside them."""
+    """Return an AVIF file of these streams, without other parts that a decoder needs."""
     data = b"".join(streams)
     entries = [
         box(b"infe", b"\2\0\0\0" + number.to_bytes(2, "big") + b"\0\0av01\0")
@@ -167,13 +167,13 @@ def crafted(*streams: bytes, extent: int | None = None) -> memoryview:
         (memoryview(box(b"ftyp", b"avis\0\0\0\0avif")), "animated AVIF"),
     ],
 )
-def test_avif_files_that_are_refused(body: memoryview, fault: str) -> None:
-    """Also those whose streams announce more than the file's own header, which they leave out."""
+def test_invalid_avif_files_are_rejected(body: memoryview, fault: str) -> None:
+    """Includes streams that announce more pixels than the file's header."""
     with pytest.raises(ApiError, match=fault):
         read(body)
 
 
-def test_items_that_overlap_take_no_more_than_the_file() -> None:
+def test_overlapping_items_take_no_more_memory_than_the_file() -> None:
     """Joining them would take many times the file's size."""
     padding = bytes([15 << 3 | 2, 127]) + bytes(127)
     whole = stream(10, 10) + padding * 8
@@ -183,7 +183,7 @@ def test_items_that_overlap_take_no_more_than_the_file() -> None:
 
 
 @with_avif
-def test_a_header_that_announces_more_pixels_than_the_stream() -> None:
+def test_a_header_with_more_pixels_than_the_stream_is_rejected() -> None:
     """libavif would scale the picture up."""
     body = bytes(file_of(picture()))
     at = body.index(b"ispe") + 8
@@ -198,7 +198,7 @@ def test_a_header_that_announces_more_pixels_than_the_stream() -> None:
 
 
 @with_avif
-def test_cut_off_files() -> None:
+def test_truncated_files_are_rejected() -> None:
     whole = file_of(picture())
     for length in range(12, len(whole)):
         with pytest.raises(ApiError):
@@ -212,8 +212,8 @@ def test_cut_off_files() -> None:
     )
 )
 @settings(derandomize=True, deadline=None, database=None, max_examples=150)
-def test_damaged_files(changes: list[tuple[int, int]]) -> None:
-    """Each is read or refused, and none costs more than it says."""
+def test_damaged_files_do_no_harm(changes: list[tuple[int, int]]) -> None:
+    """Each is read or rejected, within its announced size."""
     damaged = bytearray(file_of(picture()))
     for at, value in changes:
         damaged[at % len(damaged)] = value
@@ -226,7 +226,9 @@ def test_damaged_files(changes: list[tuple[int, int]]) -> None:
         pass
 
 
-def test_without_libavif_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_libavif_the_error_names_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(features, "check", lambda name: False)
     with pytest.raises(
         ApiError, match=r"AVIF pictures need Pillow 11\.3 or newer .* or send a JPEG"
@@ -251,6 +253,6 @@ def test_without_libavif_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -
         ("ICO", b"\0\0\1\0\1\0"),
     ],
 )
-def test_other_kinds_are_refused_by_name(kind: str, start: bytes) -> None:
+def test_other_formats_are_rejected_by_name(kind: str, start: bytes) -> None:
     with pytest.raises(ApiError, match=f"^{kind} is not read; send a JPEG or PNG$"):
         read(memoryview(start + bytes(100)))

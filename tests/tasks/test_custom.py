@@ -1,4 +1,4 @@
-"""A task of the model's owner, ``task.py``, behind a real server: what it may do, and what its faults become."""
+"""The model owner's ``task.py`` on a real server, and its errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def answer(outputs, options, context):
 
 
 def model_with(folder: Path, code: str, manifest: str = "") -> Path:
-    """A models folder whose one model has this task."""
+    """Create a models folder whose one model has this task."""
     from pocketserve.repository.scan import scan
     from pocketserve.runtimes.base import ModelSource
     from pocketserve.runtimes.registry import runtime_for
@@ -60,8 +60,10 @@ def model_with(folder: Path, code: str, manifest: str = "") -> Path:
     return trust_all(folder / "models")
 
 
-def test_its_functions_are_called(new_server: StartServer, tmp_path: Path) -> None:
-    """Input and answer go through the file, and numbers of NumPy become JSON."""
+def test_the_functions_of_task_py_are_called(
+    new_server: StartServer, tmp_path: Path
+) -> None:
+    """Input and answer pass through the file; NumPy numbers become JSON."""
     server = new_server(model_with(tmp_path, WORDS))
     answer = server.call(
         "POST", "/predictions/mine?top_k=2&width=3", data=b"four"
@@ -81,8 +83,10 @@ def test_its_functions_are_called(new_server: StartServer, tmp_path: Path) -> No
     assert once["sum"] == entry["sum"] and once["top_k"] is None
 
 
-def test_its_faults_are_told(new_server: StartServer, tmp_path: Path) -> None:
-    """A ValueError of prepare() is the input's fault; anything else is told as the file's."""
+def test_exceptions_of_task_py_are_reported(
+    new_server: StartServer, tmp_path: Path
+) -> None:
+    """A ValueError of prepare() is an input error; any other exception is the file's."""
     server = new_server(model_with(tmp_path, WORDS, 'task = "custom"\n'))
     refused = server.call("POST", "/predictions/mine", data=b"hey!")
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
@@ -125,8 +129,10 @@ MISTAKES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_mistakes_are_told(new_server: StartServer, tmp_path: Path, case: str) -> None:
-    """What the file returns is checked at once: the fault is its own, and the text says which function's."""
+def test_invalid_results_of_task_py_are_reported(
+    new_server: StartServer, tmp_path: Path, case: str
+) -> None:
+    """Each result is checked at once, and the error names the function."""
     name, result = MISTAKES[case]
     given = {
         "prepare": "{NAME: np.zeros(SHAPE, np.float32)}",
@@ -151,10 +157,10 @@ def test_mistakes_are_told(new_server: StartServer, tmp_path: Path, case: str) -
         )
 
 
-def test_inputs_that_callers_send_stay_theirs(
+def test_without_prepare_the_client_sends_the_input(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """A file with ``answer`` alone leaves the input to the caller, and the blame for it."""
+    """With only ``answer``, the client sends the input and is responsible for it."""
     server = new_server(
         model_with(tmp_path, "def answer(outputs, options, context):\n    return []\n")
     )
@@ -173,10 +179,10 @@ def test_inputs_that_callers_send_stay_theirs(
         ("def prepare(", "SyntaxError"),
     ],
 )
-def test_files_that_are_refused(
+def test_invalid_task_files_are_rejected(
     new_server: StartServer, tmp_path: Path, code: str, part: str
 ) -> None:
-    """A file that fails, or defines nothing, makes the model unavailable with the reason."""
+    """A file that fails or defines nothing makes the model unavailable with the reason."""
     answer = new_server(model_with(tmp_path, code)).call(
         "POST", "/predictions/mine", data=b"x"
     )
@@ -184,10 +190,10 @@ def test_files_that_are_refused(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")
-def test_code_that_others_may_write_is_not_run(
+def test_code_writable_by_others_is_not_run(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """The rule of model.py."""
+    """The same rule as for model.py."""
     models = model_with(tmp_path, WORDS)
     (models / "mine" / "task.py").chmod(0o666)
     answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
@@ -197,8 +203,8 @@ def test_code_that_others_may_write_is_not_run(
     )
 
 
-def test_a_missing_file(new_server: StartServer, tmp_path: Path) -> None:
-    """A manifest that promises it and a folder without it."""
+def test_a_missing_task_file(new_server: StartServer, tmp_path: Path) -> None:
+    """Covers a promising manifest and a folder without the file."""
     models = model_with(tmp_path, WORDS, 'task = "custom"\n')
     (models / "mine" / "task.py").unlink()
     answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
@@ -211,7 +217,7 @@ def test_a_missing_file(new_server: StartServer, tmp_path: Path) -> None:
 
 
 def over_oip(server: Any, model: str, body: bytes, **parameters: Any) -> Any:
-    """The answer to raw bytes that travel as one binary BYTES tensor, as tritonclient sends them."""
+    """Return the answer to one binary BYTES tensor, as tritonclient sends it."""
     request = oip.InferRequest(
         inputs=[Tensor("input", "BYTES", (1,), [body])],
         parameters={"task": True, **parameters},
@@ -232,7 +238,7 @@ def over_oip(server: Any, model: str, body: bytes, **parameters: Any) -> Any:
 
 
 def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
-    """With parameters.task, one BYTES element gives what /predictions gives."""
+    """With parameters.task, one BYTES element gets the same answer as /predictions."""
     body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
     answer = over_oip(server, "digits", body, top_k=2)
     plain = server.call("POST", "/predictions/digits?top_k=2", data=body).json()
@@ -256,7 +262,9 @@ def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
 
 
 def test_a_drawing_over_the_open_inference_protocol(server: Any) -> None:
-    """The PNG file as binary; as JSON, which cannot carry it, it is refused with the way out."""
+    """The PNG file is binary output; JSON cannot carry it and is rejected with the way
+    out.
+    """
     body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
     request = oip.InferRequest(
         [Tensor("x", "BYTES", (1,), [body])],
@@ -289,7 +297,7 @@ BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
         (
             {"parameters": {"task": 1}},
             "INVALID_REQUEST",
-        ),  # another server's parameter, and so a tensor request
+        ),  # another server's parameter, so this is a tensor request
         ({"parameters": {"task": True, "tpo_k": 1}}, "INVALID_PARAMETER"),
         ({"parameters": {"task": True, "top_k": 0}}, "INVALID_PARAMETER"),
         ({"parameters": {"task": True, "content_type": 3}}, "INVALID_PARAMETER"),
@@ -303,10 +311,10 @@ BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
         ({}, "INVALID_INPUT"),
     ],
 )
-def test_task_requests_that_are_refused(
+def test_invalid_task_requests_are_rejected(
     server: Any, change: dict[str, Any], code: str
 ) -> None:
-    """Each fault has the code that it has elsewhere."""
+    """Each error has the same code as elsewhere."""
     document = {"parameters": {"task": True}, "inputs": [BYTES], **change}
     answer = server.call("POST", "/v2/models/digits/infer", json=document)
     assert (answer.status_code, answer.json()["code"]) == (400, code), answer.text

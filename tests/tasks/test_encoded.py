@@ -1,4 +1,4 @@
-"""Base64 and data URLs: what is read, and that nothing else is."""
+"""Base64 and data URLs: accepted spellings, and errors for all others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAFE = base64.urlsafe_b64encode(CONTENT).decode()
         "data:image/png;base64," + STANDARD.replace("+", "%2B").replace("=", "%3D"),
     ],
 )
-def test_each_spelling(text: str) -> None:
+def test_each_spelling_is_accepted(text: str) -> None:
     assert decode_file(text, "it") == CONTENT
 
 
@@ -55,7 +55,7 @@ def test_each_spelling(text: str) -> None:
         "data:;base64," + "%2F" * 2**20,
     ],
 )
-def test_decoding_takes_a_few_times_the_size_of_the_text(text: str) -> None:
+def test_decoding_needs_a_few_times_the_memory_of_the_text(text: str) -> None:
     tracemalloc.start()
     try:
         decode_file(text, "it")
@@ -67,7 +67,7 @@ def test_decoding_takes_a_few_times_the_size_of_the_text(text: str) -> None:
 
 
 class Recorder:
-    """A pool of bytes that has room for everything."""
+    """A pool of bytes without a limit."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
@@ -141,7 +141,7 @@ def test_each_length_of_padding(size: int) -> None:
         "data:" + "x" * 300 + ";base64,aGVs",
     ],
 )
-def test_what_is_no_base64(text: str) -> None:
+def test_invalid_base64_is_rejected(text: str) -> None:
     with pytest.raises(
         ApiError, match=r"^it is (not base64|a data URL without base64)"
     ) as caught:
@@ -162,7 +162,7 @@ def test_what_is_no_base64(text: str) -> None:
         ([SAFE] * 64, 64, True),
     ],
 )
-def test_each_form_of_json(value: Any, files: int, is_list: bool) -> None:
+def test_each_form_of_json_is_accepted(value: Any, files: int, is_list: bool) -> None:
     assert files_in_json(value, "picture", ["x"]) == ([CONTENT] * files, is_list)
 
 
@@ -184,7 +184,7 @@ def test_each_form_of_json(value: Any, files: int, is_list: bool) -> None:
         {"audio": SAFE},
     ],
 )
-def test_other_json(value: Any) -> None:
+def test_other_json_is_rejected(value: Any) -> None:
     with pytest.raises(ApiError) as caught:
         files_in_json(value, "picture", ["x"])
     assert caught.value.code is ErrorCode.INVALID_INPUT
@@ -202,8 +202,8 @@ values = st.recursive(
 
 @given(values)
 @settings(derandomize=True, deadline=None, database=None, max_examples=300)
-def test_any_json(value: Any) -> None:
-    """It is read or refused."""
+def test_random_json_does_no_harm(value: Any) -> None:
+    """It is decoded or rejected."""
     try:
         files, _ = files_in_json(value, "picture", ["x"])
     except ApiError:

@@ -1,4 +1,6 @@
-"""What a model's card tells programs that make forms: kinds of input, parameters with defaults, columns, skeletons."""
+"""Model cards for programs that build forms: input kinds, parameters, columns,
+skeletons.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,15 @@ SAMPLES = {
     "answers": (QUESTION, "question"),
     "shelf": (b"[3, 4]", "items"),
 }
-RAW_SOUND = {"format": "pcm16"}  # of the tone, which has no header
+RAW_SOUND = {"format": "pcm16"}  # raw samples of the tone, without a header
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Every task that has a model in this repository. The files are known, so trials would only take time."""
+    """Serve every task with a model in this repository.
+
+    Trials of known files would only take time.
+    """
     folder = tmp_path_factory.mktemp("models")
     for name in SAMPLES:
         parent = MODELS if (MODELS / name).exists() else TEST_MODELS
@@ -67,7 +72,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def card_of(service: Service, name: str) -> dict[str, Any]:
-    """A model's card, as JSON carries it."""
+    """Return a model's card as JSON carries it."""
     with service.running(name, None) as (entry, handle):
         card: dict[str, Any] = json.loads(
             json.dumps(describe_model(entry, handle)["card"], allow_nan=False)
@@ -76,7 +81,7 @@ def card_of(service: Service, name: str) -> dict[str, Any]:
 
 
 def answer_of(service: Service, name: str, query: dict[str, Any]) -> list[Any]:
-    """The entries of an answer to a model's sample."""
+    """Return the entries of the answer to a model's sample."""
     extra = RAW_SOUND if name == "tones" else {}
     texts = {key: str(value) for key, value in {**query, **extra}.items()}
     request = ApiRequest({"model": name}, texts, memoryview(SAMPLES[name][0]))
@@ -87,8 +92,8 @@ def answer_of(service: Service, name: str, query: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_first_kind_is_what_the_model_takes(service: Service, name: str) -> None:
-    """The sample is of that kind, and is answered."""
+def test_the_first_kind_of_input_is_the_models(service: Service, name: str) -> None:
+    """The model's sample has this kind and gets an answer."""
     card = card_of(service, name)
     assert (
         card["accepts"][0] == SAMPLES[name][1]
@@ -98,15 +103,15 @@ def test_the_first_kind_is_what_the_model_takes(service: Service, name: str) -> 
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_defaults_are_those_that_hold(service: Service, name: str) -> None:
-    """A request that names each default is answered as one that names none."""
+def test_stated_defaults_are_the_real_ones(service: Service, name: str) -> None:
+    """A request with all defaults gets the same answer as one without parameters."""
     parameters = card_of(service, name)["parameters"]
     defaults = {
         key: schema["default"]
         for key, schema in parameters.items()
         if "default" in schema
     }
-    raw = {"rotation", "format"}  # they need a raw frame, or say that there is a header
+    raw = {"rotation", "format"}  # they need a raw frame, or declare a header
     query = {key: value for key, value in defaults.items() if key not in raw}
     assert answer_of(service, name, query) == answer_of(service, name, {})
     for key, value in defaults.items():
@@ -114,8 +119,8 @@ def test_defaults_are_those_that_hold(service: Service, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_schemas_say_what_is_refused(service: Service, name: str) -> None:
-    """A number outside of the range, and a text that is no choice, are refused by the model that names them."""
+def test_values_outside_a_schema_are_rejected(service: Service, name: str) -> None:
+    """A number out of range and an unknown choice are rejected by the model."""
     for key, schema in card_of(service, name)["parameters"].items():
         assert schema["description"]
         outside = (
@@ -127,20 +132,20 @@ def test_schemas_say_what_is_refused(service: Service, name: str) -> None:
         )
         for value in outside:
             if key == "format" and name == "tones":
-                continue  # the sample is raw: its own format is named
+                continue  # the sample is raw, and its own format is named
             with pytest.raises(ApiError) as caught:
                 answer_of(service, name, {key: value})
             assert caught.value.code is ErrorCode.INVALID_PARAMETER
 
 
 def test_every_parameter_belongs_to_a_task(service: Service) -> None:
-    """None of the table is left out by all cards; segmentation alone has a mask."""
+    """Every parameter is on some card; only segmentation has a mask."""
     declared = {key for name in SAMPLES for key in card_of(service, name)["parameters"]}
     assert declared | {"mask"} == set(NAMES)
 
 
-def test_the_parameters_of_a_task_are_its_own(service: Service) -> None:
-    """A sound has a rate and no width; a table that is a regression has no parameter."""
+def test_a_card_lists_only_the_parameters_of_its_task(service: Service) -> None:
+    """A sound has a rate and no width; a table regression has no parameter."""
     tones, shapes = (
         card_of(service, name)["parameters"] for name in ("tones", "shapes")
     )
@@ -155,7 +160,7 @@ def test_the_parameters_of_a_task_are_its_own(service: Service) -> None:
     assert card_of(service, "petals")["parameters"] == {}
 
 
-def test_columns(service: Service) -> None:
+def test_the_columns_of_a_table(service: Service) -> None:
     """Names, units and the usual range of a table's columns."""
     assert card_of(service, "petals")["features"][0] == {
         "name": "sepal_length",
@@ -167,8 +172,8 @@ def test_columns(service: Service) -> None:
     assert "features" not in card_of(service, "digits")
 
 
-def test_columns_of_texts(tmp_path: Path) -> None:
-    """A pipeline's columns may be texts; without a range there is none."""
+def test_text_columns(tmp_path: Path) -> None:
+    """A pipeline's columns may be texts; without a range, none is shown."""
     inputs = [TensorSpec("age", "FP32", (-1, 1)), TensorSpec("town", "BYTES", (-1, 1))]
     manifest = {"task": "tabular-regression", "features": {"names": ["age", "town"]}}
     assert task_of(tmp_path, inputs, {"y": (-1, 1)}, manifest).form().features == [
@@ -185,10 +190,10 @@ def test_columns_of_texts(tmp_path: Path) -> None:
         ({"minimum": [1, 5], "maximum": [2, 4]}, "must not be above"),
     ],
 )
-def test_ranges_that_do_not_fit(
+def test_mismatched_ranges_are_rejected(
     tmp_path: Path, features: dict[str, Any], text: str
 ) -> None:
-    """They are the manifest's fault."""
+    """The manifest is at fault."""
     manifest = {
         "task": "tabular-regression",
         "features": {"names": ["a", "b"], **features},
@@ -197,16 +202,16 @@ def test_ranges_that_do_not_fit(
         task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest)
 
 
-def test_values_outside_of_the_range_are_answered(service: Service) -> None:
-    """It is a hint for forms."""
+def test_values_outside_the_usual_range_are_answered(service: Service) -> None:
+    """The range is only a hint for forms."""
     request = ApiRequest({"model": "petals"}, {}, memoryview(b"[50, 40, 30]"))
     assert predictions.document(predictions.ask(service, request))["predictions"][0][
         "value"
     ]
 
 
-def test_skeleton(service: Service) -> None:
-    """The pairs are those that the server's own drawing joins."""
+def test_the_skeleton_of_a_pose(service: Service) -> None:
+    """The pairs are those joined by the server's own drawing."""
     card = card_of(service, "poses")
     assert card["keypoints"] == list(COCO)
     assert card["skeleton"] == [list(pair) for pair in COCO_SKELETON]
@@ -214,14 +219,14 @@ def test_skeleton(service: Service) -> None:
     assert [point["label"] for point in entry["keypoints"]] == card["keypoints"]
 
 
-def test_a_threshold_that_is_no_number() -> None:
-    """A file may hold any float; the schema leaves it out, since JSON cannot carry it."""
+def test_a_non_finite_threshold_is_omitted() -> None:
+    """A file may contain any float. The schema omits it, since JSON cannot carry it."""
     for value in (float("nan"), float("inf")):
         assert "default" not in parameter("threshold", default=value).described_schema()
 
 
 def test_tensors_of_several_inputs(tmp_path: Path) -> None:
-    """A model without a task takes tensors, and no parameters."""
+    """A model without a task takes tensors and has no parameters."""
     inputs = [TensorSpec("a", "FP32", (1,)), TensorSpec("b", "FP32", (1,))]
     assert task_of(tmp_path, inputs, {"y": (1,)}).form().facts() == {
         "accepts": ["tensors"],

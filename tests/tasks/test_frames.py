@@ -1,4 +1,4 @@
-"""Raw camera frames: every layout gives the picture that was put into it, and no other length is taken."""
+"""Raw camera frames: each layout gives its picture, and wrong lengths are rejected."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ WIDTH, HEIGHT = 8, 6
 
 
 def hints(form: str, width: int = WIDTH, height: int = HEIGHT, **values: Any) -> Hints:
-    """What a caller says of a frame."""
+    """Return the client's description of a frame."""
     return Hints(values={"format": form, "width": width, "height": height, **values})
 
 
 def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Any:
-    """The pixels of a frame, upright."""
+    """Return the pixels of a frame, upright."""
     image = frames.read_frame(body, hints, halved=halved)
     return np.asarray(
         strips.upright(
@@ -38,7 +38,7 @@ def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Any:
 
 
 def to_rgb(y: Any, u: Any, v: Any) -> Any:
-    """The colours of a frame of these planes."""
+    """Return the colours of a frame with these planes."""
     return read_frame(
         memoryview(bytes(y) + bytes(u) + bytes(v)),
         hints("yuv420", y.shape[1], y.shape[0]),
@@ -48,7 +48,7 @@ def to_rgb(y: Any, u: Any, v: Any) -> Any:
 def planes(
     seed: int = 7, width: int = WIDTH, height: int = HEIGHT
 ) -> tuple[Any, Any, Any]:
-    """Random Y, U and V."""
+    """Return random Y, U and V planes."""
     random = np.random.default_rng(seed)
     shapes = ((height, width), (height // 2, width // 2), (height // 2, width // 2))
     y, u, v = (random.integers(0, 256, shape, np.uint8) for shape in shapes)
@@ -56,20 +56,20 @@ def planes(
 
 
 def padded(plane: Any, stride: int, *, last: bool = True) -> bytes:
-    """A plane whose rows are padded with rubbish; the last one too, or not."""
+    """Pad the rows of a plane with random bytes, optionally the last row too."""
     rows = [bytes(row) + b"\xaa" * (stride - len(bytes(row))) for row in plane]
     return b"".join(rows) if last else b"".join(rows[:-1]) + bytes(plane[-1])
 
 
 def spread(plane: Any, step: int) -> Any:
-    """A plane with other values between its own, as Android's interleaved buffers have them."""
+    """Interleave a plane with other values, like Android's buffers."""
     wide = np.full((plane.shape[0], (plane.shape[1] - 1) * step + 1), 0x55, np.uint8)
     wide[:, ::step] = plane
     return wide
 
 
 def reference(y: Any, u: Any, v: Any) -> Any:
-    """The JFIF formulas in floating point."""
+    """Compute the JFIF formulas in floating point."""
     blue, red = (
         np.kron(plane.astype(float) - 128, np.ones((2, 2))) for plane in (u, v)
     )
@@ -83,15 +83,15 @@ def reference(y: Any, u: Any, v: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_colours(seed: int) -> None:
-    """Whole-number arithmetic is within one step of the formulas."""
+def test_colours_match_the_formulas(seed: int) -> None:
+    """Integer arithmetic is within one step of the formulas."""
     assert (
         np.abs(to_rgb(*planes(seed)).astype(int) - reference(*planes(seed))).max() <= 1
     )
 
 
 def test_known_colours() -> None:
-    """Grey is grey, and pure red, green and blue are where JFIF puts them."""
+    """Grey stays grey, and pure red, green and blue have their JFIF values."""
     for triple, colour in {
         (128, 128, 128): (128, 128, 128),
         (255, 128, 128): (255, 255, 255),
@@ -107,7 +107,7 @@ def test_known_colours() -> None:
 
 
 def test_nv21() -> None:
-    """The luma plane, then V and U in turns; with and without padding."""
+    """The luma plane, then alternating V and U, with and without padding."""
     y, u, v = planes()
     both = np.stack([v, u], axis=-1).reshape(HEIGHT // 2, WIDTH)
     wanted = to_rgb(y, u, v)
@@ -137,7 +137,7 @@ def test_nv21() -> None:
 def test_yuv420(
     data: Any, half: tuple[int, int], step: int, more: tuple[int, int], last: bool
 ) -> None:
-    """Three planes with any strides, as Android's Image gives them."""
+    """Three planes with any strides, as in Android's Image."""
     width, height = 2 * half[0], 2 * half[1]
     y, u, v = planes(data.draw(st.integers(0, 99)), width, height)
     used = (half[0] - 1) * step + 1
@@ -152,7 +152,7 @@ def test_yuv420(
 
 
 def test_packed_formats() -> None:
-    """rgba, rgb and gray, with and without padding; alpha of a camera means nothing."""
+    """rgba, rgb and gray, with and without padding; a camera's alpha is ignored."""
     random = np.random.default_rng(1)
     for form, channels in (("rgba", 4), ("rgb", 3), ("gray", 1)):
         pixels = random.integers(0, 256, (HEIGHT, WIDTH, channels), np.uint8)
@@ -166,7 +166,7 @@ def test_packed_formats() -> None:
 
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 def test_rotation(rotation: int) -> None:
-    """Clockwise, as Pillow's rotate counts the other way round."""
+    """Frames rotate clockwise, Pillow counter-clockwise."""
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(2).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
     found = read_frame(memoryview(pixels.tobytes()), hints("rgb", rotation=rotation))
@@ -174,8 +174,8 @@ def test_rotation(rotation: int) -> None:
     assert (found == wanted).all()
 
 
-def test_a_frame_goes_into_a_model() -> None:
-    """It is resized like any picture, and boxes are those of the upright frame."""
+def test_predict_a_frame() -> None:
+    """It is resized like any picture, and boxes refer to the upright frame."""
     pytest.importorskip("PIL.Image")
     frame = np.zeros((20, 40, 3), np.uint8)
     frame[:, :20] = 200
@@ -189,7 +189,7 @@ def test_a_frame_goes_into_a_model() -> None:
 
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 def test_a_large_frame_is_halved(rotation: int) -> None:
-    """It gives the pixels that its whole would give, to a few steps, and the same placement."""
+    """The result is within a few steps of the full frame's, with the same placement."""
     image = pytest.importorskip("PIL.Image")
     soft = image.fromarray(
         np.random.default_rng(3).integers(0, 256, (6, 8), np.uint8)
@@ -285,8 +285,8 @@ REFUSED: dict[str, tuple[Hints, int, ErrorCode, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_frames_that_are_refused(case: str) -> None:
-    """What does not fit exactly is told with the number that would."""
+def test_invalid_frames_are_rejected(case: str) -> None:
+    """The error gives the right number of bytes."""
     said, length, code, part = REFUSED[case]
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""Where a picture goes in an input and the way back: the two undo each other, and agree with the pixels themselves."""
+"""Placements map between a picture and an input, and agree with the pixels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAYS = st.sampled_from(["stretch", "crop", "letterbox"])
 
 @st.composite
 def placements(draw: st.DrawFn) -> Any:
-    """A picture, an input, a way of resizing, and perhaps a region and a crop."""
+    """Return a picture, an input, a way of resizing, and perhaps a region and a crop."""
     picture, size = draw(SIZES), draw(SIZES)
     region = None
     if draw(st.booleans()):
@@ -45,8 +45,8 @@ def placements(draw: st.DrawFn) -> Any:
 
 @SETTINGS
 @given(placement=placements(), data=st.data())
-def test_there_and_back(placement: Any, data: st.DataObject) -> None:
-    """A point of the picture comes back to where it was."""
+def test_mapping_a_point_there_and_back(placement: Any, data: st.DataObject) -> None:
+    """A point maps back to itself."""
     numbers = st.floats(-1e4, 1e4)
     points = np.array([[data.draw(numbers), data.draw(numbers)] for _ in range(3)])
     back = placement._replace(source=placement.target, target=placement.source)
@@ -57,8 +57,10 @@ def test_there_and_back(placement: Any, data: st.DataObject) -> None:
 
 @SETTINGS
 @given(placement=placements())
-def test_the_parts_fit(placement: Any) -> None:
-    """What is used lies in the picture, what it fills lies in the input, and corners go to corners."""
+def test_placements_are_consistent(placement: Any) -> None:
+    """The source lies in the picture, its target in the input, and corners map to
+    corners.
+    """
     source, target = placement.source, placement.target
     assert source.x >= -1e-6 and source.y >= -1e-6
     assert source.x + source.width <= placement.picture[0] + 1e-6
@@ -79,13 +81,13 @@ def test_the_parts_fit(placement: Any) -> None:
     placement=placements(), box=st.lists(st.floats(-1e5, 1e5), min_size=4, max_size=4)
 )
 def test_boxes_stay_on_the_picture(placement: Any, box: list[float]) -> None:
-    """Whatever a model says, a box ends at the picture's edges."""
+    """Any box is clipped to the picture."""
     (found,) = placement.boxes_to_picture(np.array([box]))
     assert (found >= 0).all() and (found <= np.array([*placement.picture] * 2)).all()
 
 
 def test_proportions() -> None:
-    """Crop and letterbox keep a square square."""
+    """Crop and letterbox keep a square a square."""
     for how in ("crop", "letterbox"):
         placement = place((4000, 3000), (224, 224), how)
         scales = (
@@ -102,11 +104,11 @@ def test_proportions() -> None:
     ).tolist() == [1.5, 2.0]
 
 
-# Against the pixels: a white dot is found where the placement says
+# Against the pixels: a white dot is where the placement says
 
 
 def saved(image: Any, kind: str, orientation: int) -> bytes:
-    """A file that says how it is to be turned."""
+    """Return a file with an orientation tag."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()
@@ -115,19 +117,20 @@ def saved(image: Any, kind: str, orientation: int) -> bytes:
 
 
 TO_STORED = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
-"""Pillow's transposition that turns an upright picture into what a camera stores with each orientation."""
+"""Pillow's operation that turns an upright picture into the stored one, by orientation.
+"""
 
 
 @pytest.mark.parametrize("region", [None, "100,100,1000,700"])
 @pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
 @pytest.mark.parametrize("orientation", TO_STORED)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_dot_is_where_it_is_said_to_be(
+def test_a_dot_is_at_its_computed_position(
     kind: str, orientation: int, how: str, region: str | None
 ) -> None:
-    """For every orientation, way of resizing and region, also where the decoder scales down."""
+    """For every orientation, resizing and region, even if the decoder scales down."""
     upright = Image.new("RGB", (1600, 1200))
-    upright.paste((255, 255, 255), (560, 360, 680, 480))  # its middle is at 620, 420
+    upright.paste((255, 255, 255), (560, 360, 680, 480))  # its centre is at 620, 420
     code = TO_STORED[orientation]
     stored = upright if code is None else upright.transpose(Image.Transpose(code))
     hints = Hints(values={"region": region} if region else {})
@@ -155,8 +158,8 @@ def test_a_dot_is_where_it_is_said_to_be(
         "1,2,3,4,5",
     ],
 )
-def test_regions_that_are_refused(region: str) -> None:
-    """Four numbers of an area on the picture, nothing else."""
+def test_invalid_regions_are_rejected(region: str) -> None:
+    """A region has four numbers and lies on the picture."""
     body = memoryview(saved(Image.new("RGB", (40, 30)), "PNG", 1))
     with pytest.raises(ApiError) as caught:
         read_picture(
@@ -169,8 +172,8 @@ def test_regions_that_are_refused(region: str) -> None:
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
 
 
-def test_a_region_is_all_that_counts() -> None:
-    """Nothing of what lies around shines in; beyond the picture's edge a region is cut."""
+def test_only_the_region_is_used() -> None:
+    """Pixels around it have no effect, and it is clipped at the picture's edge."""
     image = Image.new("RGB", (40, 30), (255, 0, 0))
     image.paste((0, 0, 255), (10, 10, 40, 30))
     body = memoryview(saved(image, "PNG", 1))

@@ -1,4 +1,4 @@
-"""HEIC, as phones take it: really encoded and decoded where pillow-heif is installed, else one clear sentence."""
+"""HEIC pictures: decoded by pillow-heif, or rejected with one clear sentence."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ START = b"\0\0\0\x18ftypheic" + bytes(100)
 def read(
     body: bytes, width: int = 8, height: int = 4, max_pixels: int = 1_000_000
 ) -> Array:
-    """The pixels that a model would get."""
+    """Return the pixels that a model would get."""
     return read_picture(
         memoryview(body), PictureShape(width, height, 3), ImageOptions(), max_pixels
     )[0]
 
 
-def test_without_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence says what to install; the bytes of the file's start suffice to know."""
+def test_without_the_decoder_the_error_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file's first bytes suffice, and the error says what to install."""
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(
         ApiError,
@@ -43,8 +45,8 @@ def test_without_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
 
-def test_with_an_older_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A libheif that decodes more than a file announces is not let near files of strangers."""
+def test_an_older_decoder_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older libheif decodes more pixels than a file announces, so it is not used."""
     old: Any = type(sys)("pillow_heif")
     old.libheif_version = lambda: "1.21.2"
     monkeypatch.setitem(sys.modules, "pillow_heif", old)
@@ -57,14 +59,14 @@ def test_with_an_older_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def heif() -> Any:
-    """The decoder, which is an encoder too."""
+    """Return the decoder, which also encodes."""
     found = importlib.import_module("pillow_heif")
     found.register_heif_opener()
     return found
 
 
 def heic(picture: Any, orientation: int | None = None, **options: Any) -> bytes:
-    """A HEIC file; with an orientation, as a phone writes it: the pixels of the sensor, and how to turn them."""
+    """Return a HEIC file; with an orientation, store unturned pixels as a phone does."""
     picture = picture.copy()
     if orientation is not None:
         exif = Image.Exif()
@@ -74,22 +76,22 @@ def heic(picture: Any, orientation: int | None = None, **options: Any) -> bytes:
 
 
 def two_halves(width: int = 160, height: int = 80) -> Any:
-    """Red to the left, blue to the right."""
+    """Return a picture that is red at the left and blue at the right."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(BLUE, (width // 2, 0, width, height))
     return image
 
 
 @pytest.mark.heic
-def test_pixels(heif: Any) -> None:
-    """A real file arrives as the picture that it was made of, to the codec's own accuracy."""
+def test_pixels_are_decoded(heif: Any) -> None:
+    """Pixels differ only by the codec's loss."""
     pixels = read(heic(two_halves()))
     assert np.abs(pixels[2, [1, 6]].astype(int) - (RED, BLUE)).max() <= 12
 
 
 @pytest.mark.heic
 def test_transparency(heif: Any) -> None:
-    """What is transparent shows white."""
+    """Transparent pixels become white."""
     picture = two_halves().convert("RGBA")
     picture.putalpha(Image.new("L", picture.size, 0))
     assert read(heic(picture)).min() >= 250
@@ -116,8 +118,8 @@ TURNS = {
 
 @pytest.mark.heic
 @pytest.mark.parametrize("orientation", TURNS)
-def test_turned_once(heif: Any, orientation: int) -> None:
-    """Phones write the turn twice, for HEIF and as EXIF; the picture is turned once."""
+def test_the_orientation_is_applied_once(heif: Any, orientation: int) -> None:
+    """Phones write the orientation for HEIF and as EXIF; it is applied once."""
     stored = Image.new("RGB", (256, 128), BLUE)
     stored.paste(RED, (0, 0, 64, 64))  # the stored top left corner
     pixels = read(heic(stored, orientation), *((2, 4) if orientation >= 5 else (4, 2)))
@@ -126,15 +128,15 @@ def test_turned_once(heif: Any, orientation: int) -> None:
 
 
 @pytest.mark.heic
-def test_to_draw_on(heif: Any) -> None:
-    """``annotate`` gets the upright picture, too."""
+def test_draw_on_a_heic_picture(heif: Any) -> None:
+    """``annotate`` gets the upright picture as well."""
     picture, size = read_whole(memoryview(heic(two_halves(), 6)), 1_000_000, 1600)
     assert picture.size == size == (80, 160)
 
 
 @pytest.mark.heic
-def test_the_announced_size_counts(heif: Any) -> None:
-    """A large picture is refused by its header; one whose pixels are more than its header says, by libheif."""
+def test_the_announced_size_is_limited(heif: Any) -> None:
+    """The header's size is checked first; libheif rejects pixels beyond it."""
     body = heic(Image.new("RGB", (1200, 900), RED))
     with pytest.raises(ApiError, match="1200x900 pixels; the limit is 1000000"):
         read(body)
@@ -148,8 +150,7 @@ def test_the_announced_size_counts(heif: Any) -> None:
 
 @pytest.mark.heic
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_cut_files(heif: Any, part: float) -> None:
-    """One sentence for a file that ends too early."""
+def test_truncated_files_are_rejected(heif: Any, part: float) -> None:
     body = heic(Image.effect_noise((128, 128), 60).convert("RGB"))
     with pytest.raises(ApiError) as caught:
         read(body[: int(len(body) * part)])
@@ -159,8 +160,8 @@ def test_cut_files(heif: Any, part: float) -> None:
 
 
 @pytest.mark.heic
-def test_other_formats_stay(heif: Any) -> None:
-    """Pillow's other decoders stay closed once HEIC is open."""
+def test_other_formats_stay_disabled(heif: Any) -> None:
+    """Pillow's other decoders stay disabled once HEIC is enabled."""
     read(heic(two_halves()))
     with pytest.raises(ApiError, match="TIFF is not read"):
         read(saved(two_halves(), "TIFF"))

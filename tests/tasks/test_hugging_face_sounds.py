@@ -1,4 +1,4 @@
-"""Sounds as transformers' feature extractors prepare them."""
+"""Sounds are prepared like transformers' feature extractors prepare them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOGITS = {"logits": (1, 2)}
 def audio_task(
     folder: Path, config: Any, preprocessor: Mapping[str, Any], *specs: TensorSpec
 ) -> Any:
-    """The task of a model without a manifest."""
+    """Return the task of a model without a manifest."""
     return task_of(
         folder,
         specs,
@@ -118,7 +118,9 @@ REFUSED: dict[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_other_settings_make_it_tensors(tmp_path: Path, key: str) -> None:
+def test_a_model_with_other_settings_is_served_as_tensors(
+    tmp_path: Path, key: str
+) -> None:
     task = audio_task(tmp_path, WAV2VEC2, REFUSED[key], SAMPLES)
     assert task.name == "tensors"
     assert key in task.problem
@@ -127,7 +129,7 @@ def test_other_settings_make_it_tensors(tmp_path: Path, key: str) -> None:
 def test_new_names_of_the_feature_extractors(tmp_path: Path) -> None:
     settings = {"audio_processor_type": "Wav2Vec2AudioProcessor", "do_normalize": True}
     task = audio_task(tmp_path, {}, settings, SAMPLES)
-    assert task.name == "tensors"  # nothing calls it a classifier
+    assert task.name == "tensors"  # no file says that it is a classifier
     config = {"architectures": ["HubertForSequenceClassification"]}
     task = audio_task(tmp_path / "m", {**WAV2VEC2, **config}, settings, SAMPLES)
     run = task.prepare(memoryview(wav(tone(0.5) * 0.01))).runs[0]
@@ -151,7 +153,7 @@ def test_the_section_of_a_processor_file_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_each_media_has_its_section_of_a_processor_file(tmp_path: Path) -> None:
+def test_each_modality_has_its_section_of_a_processor_file(tmp_path: Path) -> None:
     sounds = {
         "feature_extractor_type": "Wav2Vec2FeatureExtractor",
         "sampling_rate": 8000,
@@ -199,7 +201,7 @@ ENCODEC = {"feature_extractor_type": "EncodecFeatureExtractor", "sampling_rate":
 def described_task(
     folder: Path, preprocessor: Mapping[str, Any], spec: TensorSpec, **tables: Any
 ) -> Any:
-    """The task of a model whose manifest describes its input."""
+    """Return the task of a model whose manifest describes its input."""
     manifest = {"task": "audio-classification", **tables}
     return task_of(
         folder,
@@ -276,7 +278,9 @@ def test_an_unsupported_extractor_is_named_if_the_manifest_leaves_a_gap(
         )
 
 
-def test_the_rate_of_the_manifest_keeps_a_supported_extractor(tmp_path: Path) -> None:
+def test_the_rate_of_the_manifest_does_not_replace_a_supported_extractor(
+    tmp_path: Path,
+) -> None:
     settings = {"feature_extractor_type": "Wav2Vec2FeatureExtractor"}
     task = described_task(tmp_path, settings, SAMPLES, audio={"sample_rate": 16000})
     run = task.prepare(memoryview(wav(tone(0.5) * 0.01))).runs[0]

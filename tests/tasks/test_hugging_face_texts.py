@@ -1,4 +1,4 @@
-"""Texts as Hugging Face's libraries prepare them: activations, lengths, pairs, added tokens, pooling."""
+"""Texts are prepared like Hugging Face's libraries prepare them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXT = {"task": "text-classification"}
 def score_of(
     folder: Path, config: Mapping[str, Any], logits: list[float], **table: Any
 ) -> list[float]:
-    """The scores of logits, in their order."""
+    """Return the scores of logits, in order."""
     files = {
         "vocab.txt": VOCAB,
         "config.json": {"architectures": ["BertForSequenceClassification"], **config},
@@ -189,7 +189,7 @@ def test_lengths(tmp_path: Path, case: str) -> None:
 # Pairs
 
 
-def test_pairs_are_cut_as_the_library_cuts_them() -> None:
+def test_pairs_are_truncated_like_the_library() -> None:
     tokenizers = pytest.importorskip("tokenizers")
     library = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, "[UNK]")
@@ -209,7 +209,7 @@ def test_pairs_are_cut_as_the_library_cuts_them() -> None:
 def arrays_of(
     folder: Path, body: Any, length: int = -1, files: Mapping[str, Any] | None = None
 ) -> dict[str, list[int]]:
-    """The rows of the input arrays of a request."""
+    """Return the rows of a request's input arrays."""
     base = {"vocab.txt": VOCAB, **(files or {})}
     task = task_of(folder, bert_inputs(length), {"logits": (1, 2)}, TEXT, base)
     prepared = task.prepare(memoryview(json.dumps(body).encode()))
@@ -224,7 +224,7 @@ def test_a_pair_has_types_and_padding(tmp_path: Path) -> None:
     assert arrays["attention_mask"] == [1, 1, 1, 1, 1, 1, 0, 0]
 
 
-def test_padding_and_cutting_at_the_left(tmp_path: Path) -> None:
+def test_padding_and_truncation_at_the_left(tmp_path: Path) -> None:
     sides = {
         "padding_side": "left",
         "truncation_side": "left",
@@ -346,7 +346,7 @@ BERT_TEMPLATE = {
 
 
 def tokenizer_json(**post_processor: Any) -> dict[str, Any]:
-    """A BERT ``tokenizer.json`` with this template."""
+    """Return a BERT ``tokenizer.json`` with this template."""
     return {
         "normalizer": {"type": "BertNormalizer"},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -370,7 +370,7 @@ OTHER_PAIRS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", OTHER_PAIRS)
-def test_other_pair_templates_refuse_pairs_alone(tmp_path: Path, case: str) -> None:
+def test_other_pair_templates_reject_only_pairs(tmp_path: Path, case: str) -> None:
     parts, fault = OTHER_PAIRS[case]
     files = {"tokenizer.json": tokenizer_json(**parts)}
     arrays = arrays_of(tmp_path, "good film", files=files)
@@ -382,7 +382,7 @@ def test_other_pair_templates_refuse_pairs_alone(tmp_path: Path, case: str) -> N
     assert refused.value.code == ErrorCode.INVALID_INPUT
 
 
-def test_other_pair_templates_refuse_question_answering(tmp_path: Path) -> None:
+def test_other_pair_templates_reject_question_answering(tmp_path: Path) -> None:
     names = {"start_logits": (1, -1), "end_logits": (1, -1)}
     files = {"tokenizer.json": tokenizer_json(pair=DEFAULT_PAIR)}
     with pytest.raises(ModelLoadError, match="pair begins or ends unlike"):
@@ -446,7 +446,7 @@ ADDED_TEXTS = (
 
 
 @pytest.mark.parametrize("text", ADDED_TEXTS)
-def test_added_tokens_are_those_of_the_library(text: str) -> None:
+def test_added_tokens_match_the_library(text: str) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {
         **NUMBERS,
@@ -479,7 +479,7 @@ def test_added_tokens_are_those_of_the_library(text: str) -> None:
     ],
     ids=str,
 )
-def test_other_entries_are_no_tokens(entry: Any) -> None:
+def test_other_entries_are_not_tokens(entry: Any) -> None:
     assert added_token(entry) is None
 
 
@@ -507,7 +507,7 @@ SENTENCES = "sentence_transformers.models"
     ],
     ids=["without pooling", "without its file", "normalised first"],
 )
-def test_pooling_that_the_files_leave_open_is_named(
+def test_unspecified_pooling_is_named(
     tmp_path: Path, listed: list[tuple[str, str]], reason: str
 ) -> None:
     modules = [{"type": f"{SENTENCES}.{kind}", "path": path} for kind, path in listed]
@@ -522,8 +522,8 @@ def test_pooling_that_the_files_leave_open_is_named(
         )
 
 
-def test_a_classifier_with_modules_behind_it_is_refused(tmp_path: Path) -> None:
-    """Rerankers that are language models compute their score from the logits of two tokens."""
+def test_a_classifier_followed_by_modules_is_rejected(tmp_path: Path) -> None:
+    """Such rerankers compute their score from the logits of two tokens."""
     package = "sentence_transformers.cross_encoder.modules.logit_score"
     modules = [
         {"type": f"{SENTENCES}.Transformer", "path": ""},
@@ -541,7 +541,7 @@ def test_a_classifier_with_modules_behind_it_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(-1, -1, 9), (1, 16, 9)], ids=str)
-def test_scores_for_each_token_are_refused(
+def test_scores_for_each_token_are_rejected(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(ModelLoadError, match="scores for each token"):
@@ -585,7 +585,7 @@ def test_other_modules_are_named(
         )
 
 
-def test_a_dense_layer_with_a_long_header_is_refused(tmp_path: Path) -> None:
+def test_a_dense_layer_with_a_long_header_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "m" / "2_Dense"
     folder.mkdir(parents=True)
     empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}

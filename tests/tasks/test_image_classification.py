@@ -1,4 +1,4 @@
-"""Image classification: a picture in each of a model's number formats, and scores in each kind of answer."""
+"""Image classification with each number format and each kind of scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def task(
     quantization: Quantization | None = None,
     **options: Any,
 ) -> ImageClassification:
-    """A task for pictures of 4x2 pixels."""
+    """Return a task for pictures of 4x2 pixels."""
     spec = TensorSpec("image", datatype, shape, quantization)
     ranking = Ranking(output, Labels(labels), ClassificationOptions())
     return ImageClassification(
@@ -43,21 +43,21 @@ def task(
 
 
 def picture() -> memoryview:
-    """PIXELS as a PNG file."""
+    """Return PIXELS as a PNG file."""
     file = io.BytesIO()
     Image.fromarray(PIXELS).save(file, "PNG")
     return memoryview(file.getvalue())
 
 
 def prepared(**options: Any) -> Array:
-    """The input tensor that a model gets for PIXELS."""
+    """Return a model's input tensor for PIXELS."""
     (array,) = task(**options).prepare(picture()).runs[0].values()
     assert array.flags.c_contiguous
     return array
 
 
-def test_uint8_takes_pixels_as_they_are() -> None:
-    """Whatever mean and std are declared: they describe the float model that was quantised."""
+def test_uint8_gets_unchanged_pixels() -> None:
+    """A declared mean and std describe the float model before quantisation."""
     for options in ({}, {"mean": (127.5,), "std": (127.5,)}):
         array = prepared(datatype="UINT8", **options)
         assert (array.dtype, array.shape) == (np.uint8, (1, 2, 4, 3))
@@ -65,7 +65,7 @@ def test_uint8_takes_pixels_as_they_are() -> None:
 
 
 def test_int8_is_shifted_by_128() -> None:
-    """Without a declared mean, int8 holds the pixel minus 128."""
+    """Without a declared mean, int8 stores the pixel minus 128."""
     array = prepared(datatype="INT8")
     assert array.dtype == np.int8
     assert (array[0].astype(int) == PIXELS.astype(int) - 128).all()
@@ -100,7 +100,7 @@ def test_floats_from_0_to_1() -> None:
         ),
     ],
 )
-def test_labels_that_are_not_as_many_as_the_classes(
+def test_a_wrong_number_of_labels(
     names: list[str], classes: int, offset: int, told: str
 ) -> None:
     said = mismatch(Labels(names), classes, offset)
@@ -127,7 +127,7 @@ def test_half_precision() -> None:
 
 
 def test_channels_first() -> None:
-    """For [1, channels, height, width] the channels are normalised first and moved then."""
+    """For [1, channels, height, width], channels are normalised before they are moved."""
     mean, std = (10.0, 20.0, 30.0), (1.0, 2.0, 4.0)
     first = prepared(shape=(1, 3, 2, 4), mean=mean, std=std)
     assert first.shape == (1, 3, 2, 4)
@@ -135,7 +135,7 @@ def test_channels_first() -> None:
 
 
 def test_a_quantised_input() -> None:
-    """Real numbers are quantised with the tensor's own scale, rounded and saturated."""
+    """Real numbers are quantised with the tensor's scale, rounded and saturated."""
     array = prepared(
         datatype="INT8", quantization=Quantization(0.5, -3), mean=(100.0,), std=(1.0,)
     )
@@ -144,7 +144,7 @@ def test_a_quantised_input() -> None:
 
 
 def test_numbers_instead_of_a_picture() -> None:
-    """The input tensor itself may be sent, as JSON or as an .npy file."""
+    """The input tensor can be sent as JSON or as an .npy file."""
     numbers = np.arange(24, dtype=np.float32).reshape(1, 2, 4, 3)
     file = io.BytesIO()
     np.save(file, numbers)
@@ -153,7 +153,7 @@ def test_numbers_instead_of_a_picture() -> None:
 
 
 def npy(array: Array) -> memoryview:
-    """The bytes of an .npy file."""
+    """Return the bytes of an .npy file."""
     file = io.BytesIO()
     np.save(file, array)
     return file.getbuffer()
@@ -190,8 +190,10 @@ PICTURES: dict[str, Array] = {
 
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("case", INPUTS)
-def test_an_array_of_pixels_is_the_picture(case: str, kind: str) -> None:
-    """uint8 [height, width, channels], alone or as a batch of one, gives what its PNG file gives, drawing included."""
+def test_an_array_of_pixels_is_a_picture(case: str, kind: str) -> None:
+    """uint8 [height, width, channels], alone or in a batch of one, equals its PNG file,
+    drawings included.
+    """
     asked, pixels, file = task(**INPUTS[case]), PICTURES[kind], io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     expected, context = (
@@ -213,13 +215,15 @@ def test_an_array_of_pixels_is_the_picture(case: str, kind: str) -> None:
 
 
 def array_is_the_tensor(asked: ImageClassification, pixels: Array) -> bool:
-    """Whether a batch of one is what the model takes: the tensor itself comes first."""
+    """Return whether the model takes a batch of one, since the tensor itself has
+    priority.
+    """
     array = asked.prepare(npy(pixels)).runs[0]["image"]
     return array.dtype == np.uint8 and array.shape == (1, *pixels.shape)
 
 
-def test_an_array_of_the_tensors_own_kind_is_the_tensor() -> None:
-    """UINT8 in the model's own shape is passed on as it is: no colours change places."""
+def test_an_array_of_the_inputs_type_and_shape_is_the_tensor() -> None:
+    """UINT8 in the model's own shape is passed on unchanged, without swapped colours."""
     asked = task(datatype="UINT8", color="bgr")
     assert (asked.prepare(npy(PIXELS[None])).runs[0]["image"] == PIXELS).all()
     assert (asked.prepare(npy(PIXELS)).runs[0]["image"][0] == PIXELS[..., ::-1]).all()
@@ -251,10 +255,10 @@ def test_an_array_of_the_tensors_own_kind_is_the_tensor() -> None:
         ),
     ],
 )
-def test_arrays_that_a_model_would_misread(
+def test_ambiguous_arrays_are_rejected(
     options: dict[str, Any], array: Array, got: str
 ) -> None:
-    """Other layouts, whole numbers for real ones, rows, batches of which only the first picture would be answered."""
+    """Other layouts, integers for real numbers, rows, and larger batches."""
     with pytest.raises(ApiError) as caught:
         task(**options).prepare(npy(array))
     assert caught.value.code is ErrorCode.INVALID_INPUT
@@ -264,7 +268,7 @@ def test_arrays_that_a_model_would_misread(
     assert caught.value.message.startswith("input 'image': expected FP32 [1, ")
 
 
-def test_pixels_have_the_same_limit_as_files() -> None:
+def test_pixel_arrays_have_the_limit_of_files() -> None:
     with pytest.raises(ApiError, match="the limit is 1000"):
         task().prepare(npy(np.zeros((11, 100, 3), np.uint8)))
 
@@ -279,15 +283,14 @@ def test_pixels_have_the_same_limit_as_files() -> None:
         (b"{}", ErrorCode.INVALID_INPUT, "got an object"),
     ],
 )
-def test_bodies_that_are_refused(body: bytes, code: ErrorCode, part: str) -> None:
-    """What is neither a picture nor the right numbers is refused with the reason."""
+def test_invalid_bodies_are_rejected(body: bytes, code: ErrorCode, part: str) -> None:
     with pytest.raises(ApiError, match=part) as caught:
         task().prepare(memoryview(body))
     assert caught.value.code is code
 
 
 def test_too_many_pixels() -> None:
-    """The limit of the task's settings is applied."""
+    """The limit comes from the task's settings."""
     file = io.BytesIO()
     Image.new("1", (1001, 1)).save(file, "PNG")
     with pytest.raises(ApiError, match="limit is 1000"):
@@ -300,7 +303,7 @@ def test_too_many_pixels() -> None:
 def answer(
     scores: Any, top_k: int = 5, threshold: float = 0.0, **options: Any
 ) -> list[tuple[str, int, float]]:
-    """What a caller gets for one row of scores."""
+    """Return the answer to one row of scores."""
     outputs = {
         "scores": scores
         if isinstance(scores, np.ndarray)
@@ -311,8 +314,7 @@ def answer(
     return [(entry["label"], entry["index"], entry["score"]) for entry in entries]
 
 
-def test_best_first() -> None:
-    """The best class stands first."""
+def test_the_best_class_is_first() -> None:
     assert answer([0.25, 0.5, 0.125, 0.0]) == [
         ("b", 1, 0.5),
         ("a", 0, 0.25),
@@ -325,7 +327,7 @@ def test_best_first() -> None:
     ("top_k", "count"), [(0, 0), (1, 1), (3, 3), (4, 4), (1000, 4)]
 )
 def test_top_k(top_k: int, count: int) -> None:
-    """At most as many entries as asked for, and never more than there are classes."""
+    """Returns at most the requested number, and at most all classes."""
     assert len(answer([0.25, 0.5, 0.125, 0.0], top_k)) == count
 
 
@@ -334,13 +336,13 @@ def test_top_k(top_k: int, count: int) -> None:
     [(0.0, "bacd"), (0.125, "bac"), (0.13, "ba"), (0.5, "b"), (0.6, "")],
 )
 def test_threshold(threshold: float, found: str) -> None:
-    """A score equal to the threshold is still answered; none may be left."""
+    """A score equal to the threshold is included; the answer may be empty."""
     entries = answer([0.25, 0.5, 0.125, 0.0], threshold=threshold)
     assert "".join(label for label, _, _ in entries) == found
 
 
 def test_ties_keep_the_order_of_the_classes() -> None:
-    """Of equal scores the lower class stands first."""
+    """Of equal scores, the lower class is first."""
     assert [index for _, index, _ in answer([0.5, 0.25, 0.5, 0.5])] == [0, 2, 3, 1]
 
 
@@ -349,13 +351,13 @@ def test_ties_keep_the_order_of_the_classes() -> None:
     [([math.nan, 0.5, math.inf, 0.25], [1, 3]), ([math.nan] * 4, [])],
     ids=["some", "all"],
 )
-def test_scores_that_are_no_numbers(scores: list[float], found: list[int]) -> None:
-    """A score that is no number, or infinite, is no answer: JSON cannot say it."""
+def test_non_finite_scores_are_omitted(scores: list[float], found: list[int]) -> None:
+    """Non-finite scores are omitted, since JSON cannot express them."""
     assert [index for _, index, _ in answer(scores)] == found
 
 
 def test_missing_labels() -> None:
-    """Where no name is known, the class's number stands for it; blanks around names are cut."""
+    """A class without a name is shown by its number; names are stripped."""
     assert [label for label, _, _ in answer([4, 3, 2, 1], labels=(" a ", "b\r"))] == [
         "a",
         "b",
@@ -385,8 +387,8 @@ def test_quantised_scores(dtype: Any, datatype: str, zero: int) -> None:
     ]
 
 
-def test_scores_that_are_already_real() -> None:
-    """Scores of a quantised output that came as floats are not dequantised again."""
+def test_real_scores_are_not_dequantised() -> None:
+    """Scores that arrive as floats are not dequantised again."""
     output = TensorSpec("scores", "UINT8", (1, 4), Quantization(1 / 256, 0))
     assert answer([0.25, 0.5, 0.0, 0.0], top_k=1, output=output) == [("b", 1, 0.5)]
 
@@ -398,8 +400,8 @@ def test_shapes_of_scores(shape: tuple[int, ...]) -> None:
     assert [index for _, index, _ in answer(scores)] == [2, 3, 1, 0]
 
 
-def test_one_score_for_two_labels() -> None:
-    """It is the second one's probability, as in all classifiers."""
+def test_one_score_with_two_labels() -> None:
+    """As in all binary classifiers, it is the second label's probability."""
     output = TensorSpec("scores", "FP32", (1, 1))
     assert answer([0.75], labels=("no", "yes"), output=output) == [
         ("yes", 1, 0.75),
@@ -407,7 +409,7 @@ def test_one_score_for_two_labels() -> None:
     ]
 
 
-def test_only_the_first_row_counts() -> None:
+def test_only_the_first_row_is_used() -> None:
     """One picture has one row."""
     assert answer(np.array([[0, 1], [1, 0]], np.float32), top_k=1) == [("b", 1, 1.0)]
 
@@ -429,7 +431,7 @@ def test_only_the_first_row_counts() -> None:
     ],
 )
 def test_shapes_of_pictures(shape: tuple[int, ...], expected: Any) -> None:
-    """Height, width and channels are read from the shape; what is no picture's shape is refused."""
+    """Height, width and channels come from the shape; other shapes are rejected."""
     spec = TensorSpec("image", "FP32", shape)
     if expected is None:
         with pytest.raises(ValueError, match="not that of a picture"):

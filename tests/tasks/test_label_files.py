@@ -1,4 +1,4 @@
-"""Label files in the forms that tools and editors write."""
+"""Label files in the formats of tools and editors."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ FORMS: dict[str, tuple[str, bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str) -> None:
+def test_label_file_formats(form: str) -> None:
     name, content, expected = FORMS[form]
 
     parsed = parse_labels(name, content)
@@ -268,7 +268,7 @@ def test_text_that_only_looks_like_python_is_a_label() -> None:
     assert parse_labels("labels.txt", b"{[]: 1}").names == ["{[]: 1}"]
 
 
-def test_an_older_encoding_is_read_with_a_note() -> None:
+def test_a_legacy_encoding_is_read_with_a_note() -> None:
     parsed = parse_labels("labels.txt", "röt\nblå\n“grön”\n".encode("cp1252"))
 
     assert parsed.names == ["röt", "blå", "“grön”"]
@@ -314,7 +314,7 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults(fault: str) -> None:
+def test_invalid_label_files(fault: str) -> None:
     name, content, message = FAULTS[fault]
 
     with pytest.raises(DamagedFileError, match=message):
@@ -326,7 +326,7 @@ def test_faults(fault: str) -> None:
 )
 @pytest.mark.parametrize("name", ["labels.txt", "labels.csv", "label_map.pbtxt"])
 def test_a_long_line_is_read_in_one_pass(name: str, sign: bytes) -> None:
-    """A pattern that tried again from each character wouldn't end on a megabyte."""
+    """A pattern with restarts would not finish on a megabyte."""
     content = sign * (10**6 // len(sign)) + b"x"
     with contextlib.suppress(DamagedFileError):
         assert len(parse_labels(name, content).names) <= 1
@@ -358,7 +358,7 @@ def test_blank_lines_and_numbers_from_one(
 
 
 @pytest.mark.parametrize("name", LABEL_FILES)
-def test_usual_names_are_found(tmp_path: Path, name: str) -> None:
+def test_usual_file_names_are_found(tmp_path: Path, name: str) -> None:
     content: Any = "red\ngreen\n"
     if name.endswith("json"):
         content = json.dumps(["red", "green"])
@@ -371,7 +371,7 @@ def test_usual_names_are_found(tmp_path: Path, name: str) -> None:
 
 
 def test_a_label_map_of_a_tflite_detector(tmp_path: Path) -> None:
-    """Its ids begin at 1, the classes of TFLite's detection operator at 0."""
+    """Its ids begin at 1, but the classes of TFLite's detection operator at 0."""
     outputs = {
         "boxes": (1, 10, 4),
         "classes": (1, 10),
@@ -427,7 +427,7 @@ def test_numbers_from_one_without_a_count_of_classes(
 def test_class_zero_without_a_name(
     tmp_path: Path, outputs: dict[str, tuple[int, ...]], manifest: dict[str, Any]
 ) -> None:
-    """It is background or padding, or the manifest already says which label it has."""
+    """It is background, padding, or labelled by the manifest."""
     model = facts(tmp_path, outputs, manifest, {"labels.txt": "1 helmet\n2 vest\n"})
 
     assert list(find_labels(model).names) == ["", "helmet", "vest"]
@@ -449,7 +449,7 @@ def test_an_unreadable_file_beside_the_model_leaves_it_without_labels(
     )
 
 
-def test_an_unreadable_file_that_the_manifest_names_is_a_fault(tmp_path: Path) -> None:
+def test_an_unreadable_file_in_the_manifest_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         ModelLoadError,
         match=r"model\.toml: labels names names\.json, which is not valid JSON",
@@ -462,7 +462,7 @@ def test_an_unreadable_file_that_the_manifest_names_is_a_fault(tmp_path: Path) -
 
 
 def test_one_score_and_two_labels_are_a_classifier(tmp_path: Path) -> None:
-    """The score is the probability of the second label, as Keras' binary classifiers give it."""
+    """The score is the second label's probability, as in Keras' binary classifiers."""
     task = select_task(
         facts(tmp_path, {"s": (1, 1)}, files={"labels.txt": "cat\ndog\n\n"})
     )
@@ -515,7 +515,7 @@ def test_one_score_and_one_label_are_no_classifier(tmp_path: Path) -> None:
         ("labels.csv", "id\tname\n2\tblue\n0\tred\n1\tgreen\n"),
     ],
 )
-def test_forms_of_other_tools(name: str, content: str) -> None:
+def test_label_files_of_other_tools(name: str, content: str) -> None:
     assert parse_labels(name, content.encode()).names == ["red", "green", "blue"]
 
 
@@ -527,7 +527,7 @@ def test_forms_of_other_tools(name: str, content: str) -> None:
         ("#\n$\n%\n", ["#", "$", "%"]),
     ],
 )
-def test_names_that_fit_the_number_of_classes(content: str, names: list[str]) -> None:
+def test_names_that_match_the_number_of_classes(content: str, names: list[str]) -> None:
     parsed = parse_labels("labels.txt", content.encode()).names
 
     assert fit_to_classes(parsed, 3) == names
@@ -541,7 +541,7 @@ MONEY_BY_INDEX = ["euro", "pounds", "", "", "yen"]
     ("classes", "names"),
     [(3, MONEY), (0, MONEY), (5, MONEY_BY_INDEX), (6, ["", *MONEY_BY_INDEX])],
 )
-def test_numbers_with_gaps_are_an_index_if_they_fit(
+def test_numbers_with_gaps_are_an_index_if_they_match_the_classes(
     tmp_path: Path, classes: int, names: list[str]
 ) -> None:
     outputs = {"s": (1, classes or -1)}
@@ -579,5 +579,5 @@ def test_many_numbers_with_few_gaps_are_an_index(tmp_path: Path, classes: int) -
         '"a" or "b"\nc\n',
     ],
 )
-def test_marks_that_not_all_names_have_stay(content: str) -> None:
+def test_prefixes_that_not_all_names_have_are_kept(content: str) -> None:
     assert parse_labels("labels.txt", content.encode()).names == content.splitlines()

@@ -1,4 +1,4 @@
-"""Picture models of other libraries: sizes, crops and padding of their processors, masks, and kinds of detectors."""
+"""Picture models of other libraries: sizes, crops, padding, masks and detectors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMES = {"0": "cat", "1": "dog"}
             Sizing(shortest=40, longest=80),
             (100, 333),
             (24, 79),
-        ),  # the library has 79.99… rounded down
+        ),  # the library rounds 79.99… down
         (Sizing(shortest=40, longest=80, multiple=16), (400, 100), (80, 16)),
         (Sizing(within=(60, 60)), (120, 30), (60, 15)),
         (Sizing(), (37, 21), (37, 21)),
@@ -104,7 +104,7 @@ def test_the_placement_of_a_processor(
     assert placement.target == target
 
 
-def test_a_region_is_placed_as_a_picture_of_its_own() -> None:
+def test_a_region_is_placed_like_a_whole_picture() -> None:
     placement = place_sized(
         (200, 100), Sizing(shortest=20, crop=(20, 20)), Area(100, 0, 80, 40)
     )
@@ -201,8 +201,8 @@ def test_the_preprocessing_in_words(
     assert words in picture_input(model, "image-classification").describe()
 
 
-def test_open_channels_with_a_size_in_the_manifest(tmp_path: Path) -> None:
-    """The way out that the refusal names is one."""
+def test_a_manifest_size_resolves_open_channels(tmp_path: Path) -> None:
+    """The error suggests this size."""
     with pytest.raises(ModelLoadError, match=r"set width and height in \[image\]"):
         picture_input(
             facts(tmp_path, {"logits": (-1, 2)}, image=OPEN), "image-classification"
@@ -216,7 +216,7 @@ def test_open_channels_with_a_size_in_the_manifest(tmp_path: Path) -> None:
     assert array.shape == (1, 3, 20, 24)
 
 
-def test_a_size_that_the_input_cannot_take(tmp_path: Path) -> None:
+def test_an_incompatible_size_is_rejected(tmp_path: Path) -> None:
     spec = TensorSpec("x", "FP32", (-1, 3, 64, -1))
     manifest = {"image": {"width": 24, "height": 20}}
 
@@ -297,10 +297,12 @@ def outputs(logits: list[list[float]]) -> list[dict[str, Array]]:
         (None, [[0, 4, 0], [0, 0, 4]], ["dog"]),
     ],
 )
-def test_logits_of_a_detector(
+def test_the_activation_of_a_detectors_logits(
     tmp_path: Path, model_type: str, logits: list[list[float]], expected: list[str]
 ) -> None:
-    """A "no object" class is told from a sigmoid by the model type, else by the number of logits."""
+    """The model type, or else the number of logits, distinguishes softmax with "no
+    object" from sigmoid.
+    """
     task: Any = select_task(detector(tmp_path, len(logits[0]), model_type))
 
     answer = task.answer(
@@ -326,7 +328,7 @@ def test_a_detector_of_unknown_kind_is_served_as_tensors(tmp_path: Path) -> None
 
 
 def test_boxes_of_an_input_of_varying_size(tmp_path: Path) -> None:
-    """The whole picture is seen in its proportions, and boxes are in its pixels."""
+    """The whole picture keeps its proportions, and boxes are in its pixels."""
     task: Any = select_task(detector(tmp_path, 2, "rt_detr"))
     prepared = task.prepare(picture(400, 100))
 
@@ -349,8 +351,8 @@ def test_a_detector_of_fixed_size_stretches_the_picture(tmp_path: Path) -> None:
     assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
 
 
-def test_a_picture_too_long_for_the_memory_is_refused(tmp_path: Path) -> None:
-    """A shorter side that is scaled up must not make the longer one endless."""
+def test_a_picture_too_long_for_the_memory_is_rejected(tmp_path: Path) -> None:
+    """Scaling up the shorter side must not make the longer side unbounded."""
     model = facts(
         tmp_path,
         {"logits": (-1, 2)},
@@ -368,7 +370,7 @@ def test_a_picture_too_long_for_the_memory_is_refused(tmp_path: Path) -> None:
 
 
 def test_numbers_of_an_input_of_varying_size(tmp_path: Path) -> None:
-    """The tensor itself may be sent in any size; boxes are in its pixels."""
+    """The tensor itself can have any size; boxes are in its pixels."""
     task: Any = select_task(detector(tmp_path, 2, "rt_detr"))
     rows = np.zeros((1, 3, 10, 20)).tolist()
     prepared = task.prepare(memoryview(str(rows).encode()))
@@ -475,8 +477,8 @@ def test_a_map_with_more_classes_than_rows(
     ]
 
 
-def test_a_map_is_told_by_its_labels(tmp_path: Path) -> None:
-    """Without the library's file, the axis that has as many sizes as there are labels is that of the classes."""
+def test_labels_identify_a_maps_class_axis(tmp_path: Path) -> None:
+    """Without the library's file, the class axis is the one as long as the labels."""
     labels = {"labels.txt": "\n".join(f"class {number}" for number in range(40))}
     for shape in ((1, 40, 16, 16), (1, 16, 16, 40)):
         task: Any = select_task(facts(tmp_path, {"map": shape}, files=labels))
@@ -492,7 +494,7 @@ def test_a_map_is_told_by_its_labels(tmp_path: Path) -> None:
 
 
 def test_masks_of_queries(tmp_path: Path) -> None:
-    """MaskFormer's masks are weighted by their classes; the last class is "no object"."""
+    """MaskFormer weights masks by their classes; the last class is "no object"."""
     shapes = {"class_queries_logits": (-1, 3, 3), "masks_queries_logits": (-1, 3, 8, 8)}
     task = segmenter(
         tmp_path, shapes, {"architectures": ["MaskFormerForInstanceSegmentation"]}, 2
@@ -516,7 +518,7 @@ def test_masks_of_queries(tmp_path: Path) -> None:
 def ranked(
     folder: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]
 ) -> str:
-    """Return the label of the answer if each output's last class is the best."""
+    """Return the answer's label if each output's last class is the best."""
     task: Any = select_task(
         facts(
             folder,
@@ -544,14 +546,14 @@ def ranked(
         ({"features": (1, 8), "y": (1, 3)}, {"classification": {"output": "y"}}),
     ],
 )
-def test_the_output_with_the_scores(
+def test_the_scores_output_is_found(
     tmp_path: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]
 ) -> None:
     assert ranked(tmp_path, shapes, manifest) == "blue"
 
 
-def test_further_outputs_of_a_library_classifier(tmp_path: Path) -> None:
-    """DeiT with a teacher gives the scores of both heads beside their mean."""
+def test_additional_outputs_of_a_library_classifier(tmp_path: Path) -> None:
+    """DeiT with a teacher returns the scores of both heads and their mean."""
     config = {
         "architectures": ["DeiTForImageClassificationWithTeacher"],
         "id2label": NAMES,
@@ -571,6 +573,6 @@ def test_the_named_output_wins(tmp_path: Path) -> None:
     assert ranked(tmp_path, shapes, {"classification": {"output": "features"}}) == "7"
 
 
-def test_outputs_that_could_all_be_scores_are_refused(tmp_path: Path) -> None:
+def test_ambiguous_score_outputs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"classification\.output"):
         ranked(tmp_path, {"a": (1, 3), "b": (1, 3)}, {})

@@ -1,4 +1,4 @@
-"""Models that tasks once refused although they fit: with a state, without a channel axis, with an input a column."""
+"""Tasks accept models with state, without a channel axis, or with one input per column."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def save(path: Path, graph: Any) -> None:
 
 
 def remembering(path: Path) -> None:
-    """A classifier of grey pictures [1, 4, 6] with a state: scores are the means of its columns, and its state."""
+    """Create a classifier of grey pictures [1, 4, 6] with state; scores are column
+    means plus state.
+    """
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     shapes = {"image": [1, 4, 6], "before": [1, 6], "scores": [1, 6], "after": [1, 6]}
     ends = {
@@ -69,7 +71,7 @@ def remembering(path: Path) -> None:
 
 
 def by_column(path: Path) -> None:
-    """A classifier of two columns: the scores are a and b."""
+    """Create a classifier of two columns whose scores are a and b."""
     helper, kind = onnx.helper, onnx.TensorProto
     ends = [
         helper.make_tensor_value_info("a", kind.FLOAT, ["n", 1]),
@@ -86,7 +88,7 @@ def by_column(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on both."""
+    """Serve both models."""
     folder = tmp_path_factory.mktemp("models")
     remembering(folder / "remembering" / "model.onnx")
     by_column(folder / "columns" / "model.onnx")
@@ -97,7 +99,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(params=["http", "socket"])
 def client(request: pytest.FixtureRequest, served: Server) -> Iterator[Client]:
-    """A client of each transport."""
+    """Return a client of each transport."""
     url = (
         served.url
         if request.param == "http"
@@ -108,7 +110,9 @@ def client(request: pytest.FixtureRequest, served: Server) -> Iterator[Client]:
 
 
 def test_a_picture_without_channels_beside_a_state(client: Client) -> None:
-    """File, array and numbers give one answer; each request starts from the first state."""
+    """File, array and numbers give the same answer, and each request starts from the
+    initial state.
+    """
     pixels = np.zeros((4, 6), np.uint8)
     pixels[:, 2] = 255
     file = io.BytesIO()
@@ -130,7 +134,7 @@ def test_a_picture_without_channels_beside_a_state(client: Client) -> None:
 
 
 def test_an_input_for_each_column(client: Client) -> None:
-    """Rows, names, CSV and arrays are shared out to the inputs."""
+    """Values of rows, names, CSV and arrays are split among the inputs."""
     expected = [(0, 0.5, 0), (0, 0.0, 1), (1, 7.0, 1), (1, 0.25, 0)]
     rows = [{"a": 0.5, "b": 0}, {"b": 7, "a": 0.25}]
     for data in (
@@ -149,7 +153,7 @@ def test_an_input_for_each_column(client: Client) -> None:
 
 
 def table(folder: Path, specs: list[TensorSpec], **features: Any) -> Rows:
-    """The rows of a model with these inputs."""
+    """Return the rows of a model with these inputs."""
     return rows_of(
         model(
             folder, specs, {"y": (-1, 2)}, {"features": features} if features else {}
@@ -169,7 +173,7 @@ def table(folder: Path, specs: list[TensorSpec], **features: Any) -> Rows:
     ],
 )
 def test_columns_of_several_datatypes(tmp_path: Path, body: bytes) -> None:
-    """Each has its own; texts may look like numbers."""
+    """Each column has its own type, and texts may look like numbers."""
     found = table(tmp_path, PEOPLE).read(memoryview(body))[0]
     assert found["age"].tolist() == [[41], [7]] and found["age"].dtype == np.int64
     assert found["city"].tolist() == [[b"Bonn"], [b"5,1"]]
@@ -177,7 +181,9 @@ def test_columns_of_several_datatypes(tmp_path: Path, body: bytes) -> None:
 
 
 def test_features_name_columns(tmp_path: Path) -> None:
-    """In their own order where they are the inputs' names, else in the inputs'."""
+    """In the manifest's order if they are the inputs' names, otherwise in the inputs'
+    order.
+    """
     found = table(tmp_path, PEOPLE, names=["pay", "city", "age"]).read(
         memoryview(b'[2.5, "Bonn", 41]')
     )[0]
@@ -210,13 +216,13 @@ def test_features_name_columns(tmp_path: Path) -> None:
         (b"age,city,pay\nold,Bonn,1.5", "feature 'age' is no number"),
     ],
 )
-def test_columns_that_are_refused(tmp_path: Path, body: bytes, said: str) -> None:
+def test_invalid_columns_are_rejected(tmp_path: Path, body: bytes, said: str) -> None:
     with pytest.raises(ApiError, match=said):
         table(tmp_path, PEOPLE).read(memoryview(body))
 
 
 def test_an_array_for_columns(tmp_path: Path) -> None:
-    """Of the shape [rows, columns]; its datatype must suit each input."""
+    """The shape is [rows, columns], and the datatype must suit each input."""
     rows = table(
         tmp_path, [TensorSpec("a", "FP32", (-1, 1)), TensorSpec("b", "FP64", (-1,))]
     )
@@ -239,7 +245,7 @@ def test_an_array_for_columns(tmp_path: Path) -> None:
 
 
 def test_a_detector_with_a_state(tmp_path: Path) -> None:
-    """Inputs that the state fills do not count, wherever they stand."""
+    """State inputs are ignored in any position."""
     inputs = [
         TensorSpec("h", "FP32", (1, 8)),
         TensorSpec("image", "FP32", (1, 32, 32, 3)),
@@ -264,8 +270,8 @@ def test_a_detector_with_a_state(tmp_path: Path) -> None:
     assert list(task.prepare(picture()).runs[0]) == ["image"]
 
 
-def test_only_a_manifest_makes_a_grey_picture(tmp_path: Path) -> None:
-    """[1, 49, 40] may as well be a spectrogram."""
+def test_a_grey_picture_without_channels_needs_a_manifest(tmp_path: Path) -> None:
+    """[1, 49, 40] may also be a spectrogram."""
     spec, outputs = [TensorSpec("x", "FP32", (-1, 28, 28))], {"y": (1, 2)}
     files = {"labels.txt": "a\nb\n"}
     assert task_of(tmp_path, spec, outputs, {}, files).name == "tensors"

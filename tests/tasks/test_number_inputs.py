@@ -1,4 +1,4 @@
-"""Rows, tensors and .npy files: what becomes an input array, and what is refused with which reason."""
+"""Rows, tensors and .npy files become input arrays or are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ OPTIONS = AnswerOptions()
 def spec(
     datatype: str = "FP32", shape: tuple[int, ...] = (-1, 3), **options: Any
 ) -> TensorSpec:
-    """A model's input."""
+    """Return the spec of a model's input."""
     return TensorSpec("x", datatype, shape, **options)
 
 
 def npy(array: Any, **options: Any) -> bytes:
-    """The bytes of an .npy file."""
+    """Return the bytes of an .npy file."""
     file = io.BytesIO()
     np.save(file, np.asarray(array), **options)
     return file.getvalue()
@@ -56,7 +56,7 @@ def npy(array: Any, **options: Any) -> bytes:
 def npy_header(
     header: str, content: bytes = b"", version: bytes = b"\x01\x00"
 ) -> bytes:
-    """An .npy file with any text where the header belongs."""
+    """Return an .npy file with any text as its header."""
     text = header.encode("latin-1") + b"\n"
     return arrays.NPY_MAGIC + version + struct.pack("<H", len(text)) + text + content
 
@@ -70,7 +70,7 @@ ROWS: TabularRegression = TabularRegression(
 
 
 def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
-    """The rows that the model gets."""
+    """Return the rows that the model gets."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     (array,) = task.prepare(memoryview(text)).runs[0].values()
     assert array.dtype == np.float32 and array.ndim == 2
@@ -101,7 +101,7 @@ GOOD_ROWS: dict[str, tuple[Any, list[list[float]]]] = {
 
 @pytest.mark.parametrize("case", GOOD_ROWS)
 def test_rows(case: str) -> None:
-    """Every way to send rows gives the same array, features in the model's order."""
+    """Every format gives the same array, with features in the model's order."""
     body, expected = GOOD_ROWS[case]
     assert rows(body) == expected
 
@@ -110,7 +110,7 @@ def test_rows(case: str) -> None:
     "body", [b"[NaN, 1, 2]", b"[null, 1, 2]", b'{"age": NaN, "bmi": 1, "bp": 2}']
 )
 def test_missing_numbers(body: bytes) -> None:
-    """NaN and null reach the model as NaN: some models are trained with gaps."""
+    """NaN and null reach the model as NaN, since some models are trained with gaps."""
     ((first, *rest),) = rows(body)
     assert math.isnan(first) and rest == [1, 2]
 
@@ -239,7 +239,7 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
 def test_long_csv_is_counted_before_it_is_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Cells and lines have limits of their own."""
+    """Cells and lines have separate limits."""
     monkeypatch.setattr(tables, "MAX_CELLS", 20)
     monkeypatch.setattr(tables, "MAX_ROWS", 4)
     assert len(rows(b"1,2,3\n\n" * 4)) == 4
@@ -252,7 +252,7 @@ def test_long_csv_is_counted_before_it_is_split(
 
 
 @pytest.mark.parametrize("sign", [" ", '"', "1"])
-def test_a_long_line_of_csv_takes_little(sign: str) -> None:
+def test_a_long_line_of_csv_needs_little_memory(sign: str) -> None:
     body = sign.encode() * 10**6
     tracemalloc.start()
     try:
@@ -264,15 +264,15 @@ def test_a_long_line_of_csv_takes_little(sign: str) -> None:
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
-def test_rows_that_are_refused(case: str) -> None:
-    """Wrong counts, names and types are refused with the row and the feature."""
+def test_invalid_rows_are_rejected(case: str) -> None:
+    """The error names the row and the feature."""
     body, code, part = BAD_ROWS[case]
     with pytest.raises(ApiError, match=part) as caught:
         rows(body)
     assert caught.value.code is code
 
 
-def test_infinity_by_its_name() -> None:
+def test_infinity_by_name_is_rejected() -> None:
     for body in (
         b"[Infinity, 1, -Infinity]",
         b"inf,1,-inf",
@@ -282,14 +282,14 @@ def test_infinity_by_its_name() -> None:
 
 
 def test_features_without_names() -> None:
-    """Where the manifest names no features, rows are sent as arrays."""
+    """Rows are arrays if the manifest names no features."""
     task = TabularRegression(tables.Rows(spec(), ()), [RegressionTarget("y")])
     assert rows([1, 2, 3], task) == [[1, 2, 3]]
     with pytest.raises(ApiError, match="have no names"):
         rows({"age": 1}, task)
 
 
-def test_features_that_are_texts_may_look_like_numbers() -> None:
+def test_text_features_can_look_like_numbers() -> None:
     task = TabularRegression(
         tables.Rows(spec("BYTES"), FEATURES), [RegressionTarget("y")]
     )
@@ -301,7 +301,7 @@ def test_features_that_are_texts_may_look_like_numbers() -> None:
     assert array.tolist() == [[b"5,1", b"1", b"high"]]
 
 
-def test_the_features_are_told_with_their_units() -> None:
+def test_features_are_listed_with_their_units() -> None:
     told = TabularRegression(
         tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), [RegressionTarget("y")]
     ).describe()["input"]
@@ -314,7 +314,7 @@ def test_the_features_are_told_with_their_units() -> None:
     assert many.endswith("f48, f49 and 950 more")
 
 
-def test_units_that_are_not_one_for_each_name(tmp_path: Path) -> None:
+def test_a_wrong_number_of_units_is_rejected(tmp_path: Path) -> None:
     manifest = {
         "task": "tabular-regression",
         "features": {"names": ["a", "b"], "units": ["m"]},
@@ -330,8 +330,7 @@ def test_units_that_are_not_one_for_each_name(tmp_path: Path) -> None:
     assert "the features are a (m), b (s)" in task.describe()["input"]
 
 
-def test_a_model_for_one_row() -> None:
-    """A model that is fixed to one row takes one."""
+def test_a_model_fixed_to_one_row_accepts_one() -> None:
     task = TabularRegression(
         tables.Rows(spec(shape=(1, 3)), FEATURES), [RegressionTarget("y")]
     )
@@ -344,7 +343,7 @@ def test_a_model_for_one_row() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 2)])
 def test_predictions(shape: tuple[int, ...]) -> None:
-    """Each row has an entry with its number, and the target's name and unit where it has one."""
+    """Each row has an entry with its number and, if known, the target's name and unit."""
     outputs = {"out": np.array([1.5, -2], np.float32).reshape(shape)}
     assert ROWS.answer([outputs], OPTIONS, 2) == [
         {"row": 0, "name": "progression", "value": 1.5, "unit": "points"},
@@ -373,7 +372,7 @@ TWO = Tensors([TensorSpec("a", "FP32", (2,)), TensorSpec("b", "INT32", (-1,))])
     ids=["flat", "nested", "by name", ".npy"],
 )
 def test_a_single_tensor(body: bytes) -> None:
-    """One input may be sent bare, by its name, or as a file."""
+    """It can be sent bare, by name, or as a file."""
     prepared = ONE.prepare(memoryview(body)).runs[0]
     assert {name: array.tolist() for name, array in prepared.items()} == {
         "x": [[1, 2], [3, 4]]
@@ -381,7 +380,7 @@ def test_a_single_tensor(body: bytes) -> None:
 
 
 def test_tensors_by_name() -> None:
-    """Several inputs are sent by name; each has its own datatype, and a number is a list of one."""
+    """Each has its own datatype, and a number is a list of one."""
     prepared = TWO.prepare(memoryview(b'{"b": 7, "a": [0.5, 1]}')).runs[0]
     assert {name: array.tolist() for name, array in prepared.items()} == {
         "a": [0.5, 1],
@@ -427,16 +426,15 @@ BAD_TENSORS: dict[str, tuple[Tensors, bytes, ErrorCode, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_TENSORS)
-def test_tensors_that_are_refused(case: str) -> None:
-    """Wrong names, counts and types are refused with the reason."""
+def test_invalid_tensors_are_rejected(case: str) -> None:
     task, body, code, part = BAD_TENSORS[case]
     with pytest.raises(ApiError, match=part) as caught:
         task.prepare(memoryview(body))
     assert caught.value.code is code
 
 
-def test_outputs_are_answered_whole() -> None:
-    """Every output with its name, datatype and shape; the options for classes do not apply."""
+def test_outputs_are_returned_with_name_type_and_shape() -> None:
+    """Options for classes are ignored."""
     outputs = {
         "y": np.array([[0.5], [2]], np.float32),
         "t": np.array([b"a", b"\xc3\xa9"], object),
@@ -448,7 +446,7 @@ def test_outputs_are_answered_whole() -> None:
 
 
 def test_outputs_without_a_json_form() -> None:
-    """Half precision cannot be answered as JSON, and the error says so."""
+    """JSON cannot carry half precision, and the error says so."""
     with pytest.raises(ApiError, match="FP16"):
         ONE.answer([{"y": np.zeros(1, np.float16)}], OPTIONS)
 
@@ -468,7 +466,7 @@ def test_outputs_without_a_json_form() -> None:
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npy_files(array: Any, order: Any) -> None:
-    """Any order of bytes and dimensions is read, and the result is contiguous."""
+    """Any byte order and memory layout is read into a contiguous array."""
     read = arrays.read_npy(memoryview(npy(np.asarray(array, order=order))))
     assert (
         (read == array).all()
@@ -478,7 +476,7 @@ def test_npy_files(array: Any, order: Any) -> None:
 
 
 class Trap:
-    """An object that shows when it is unpickled."""
+    """An object that records its unpickling."""
 
     opened = False
 
@@ -535,8 +533,10 @@ BAD_NPY = {
 
 
 @pytest.mark.parametrize("case", BAD_NPY)
-def test_npy_files_that_are_refused(case: str) -> None:
-    """Damaged, hostile and pickled files are the caller's fault; nothing is allocated or unpickled for them."""
+def test_invalid_npy_files_are_rejected(case: str) -> None:
+    """No memory is allocated and nothing unpickled for damaged, hostile or pickled
+    files.
+    """
     tracemalloc.start()
     try:
         with pytest.raises(ApiError, match=r"\.npy file cannot be read: .") as caught:
@@ -551,8 +551,8 @@ def test_npy_files_that_are_refused(case: str) -> None:
 @SETTINGS
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore")
-def test_damaged_npy_files(data: st.DataObject) -> None:
-    """A file with bytes changed is read or refused, never a crash."""
+def test_damaged_npy_files_do_no_harm(data: st.DataObject) -> None:
+    """A changed file is read or rejected, without a crash."""
     body = bytearray(npy(np.arange(4, dtype=np.float32)))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(6, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -579,7 +579,7 @@ def test_damaged_npy_files(data: st.DataObject) -> None:
     ],
 )
 def test_looks_like_json(body: bytes, answer: bool) -> None:
-    """Arrays, objects and numbers, behind spaces if there are any."""
+    """Arrays, objects and numbers, optionally after spaces."""
     assert arrays.looks_like_json(memoryview(body)) is answer
 
 
@@ -611,7 +611,9 @@ FITS: list[tuple[TensorSpec, Array, tuple[int, ...], str]] = [
 def test_arrays_that_fit(
     wanted: TensorSpec, array: Array, shape: tuple[int, ...], dtype: str
 ) -> None:
-    """Values are kept, the type becomes the model's, and the size of one variable dimension follows."""
+    """Values are kept, the type is converted, and one variable dimension takes its size
+    from the data.
+    """
     fitted = arrays.fit_array(array, wanted)
     assert (fitted.shape, fitted.dtype) == (shape, dtype)
     np.testing.assert_array_equal(fitted.reshape(-1), array.reshape(-1).astype(dtype))
@@ -656,8 +658,10 @@ MISFITS: list[tuple[TensorSpec, Array, str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "array", "part"), MISFITS)
-def test_arrays_that_do_not_fit(wanted: TensorSpec, array: Array, part: str) -> None:
-    """No value is cut, wrapped or turned into infinity to make it fit."""
+def test_incompatible_arrays_are_rejected(
+    wanted: TensorSpec, array: Array, part: str
+) -> None:
+    """No value is truncated, wrapped or turned into infinity."""
     with pytest.raises(ApiError, match=part) as caught:
         arrays.fit_array(array, wanted)
     assert caught.value.code is INPUT
@@ -685,7 +689,7 @@ def test_arrays_that_do_not_fit(wanted: TensorSpec, array: Array, part: str) -> 
 def test_values_that_fit(
     wanted: TensorSpec, values: Any, shape: tuple[int, ...]
 ) -> None:
-    """JSON values keep the shape of their nesting; a quantised input takes real numbers."""
+    """Nested lists keep their shape; a quantised input takes real numbers."""
     fitted = arrays.fit_values(values, wanted)
     assert fitted.shape == shape
     assert fitted.dtype == (np.float32 if wanted.quantization else fitted.dtype)
@@ -710,10 +714,10 @@ def test_values_that_fit(
         (spec(shape=(1,)), True, TENSOR),
     ],
 )
-def test_values_that_do_not_fit(
+def test_incompatible_values_are_rejected(
     wanted: TensorSpec, values: Any, code: ErrorCode
 ) -> None:
-    """Wrong counts are a fault of the input, wrong elements one of the tensor."""
+    """A wrong count is an input error, a wrong element a tensor error."""
     with pytest.raises(ApiError) as caught:
         arrays.fit_values(values, wanted)
     assert caught.value.code is code
@@ -729,10 +733,10 @@ SHAPES = st.lists(SIZES, max_size=4).map(tuple)
     wanted=st.lists(st.one_of(SIZES, st.just(-1)), max_size=4).map(tuple),
     as_json=st.booleans(),
 )
-def test_no_array_runs_in_another_shape(
+def test_no_array_is_reinterpreted(
     sent: tuple[int, ...], wanted: tuple[int, ...], as_json: bool
 ) -> None:
-    """Whatever is sent for whatever model is refused, or it is what the model gets: each element stays in its place."""
+    """An accepted array reaches the model with each element in its position."""
     array = np.arange(math.prod(sent), dtype=np.float32).reshape(sent)
     body = json.dumps(array.tolist()).encode() if as_json else npy(array)
     task, expected = Tensors([spec(shape=wanted)]), got_shape(sent, wanted)
@@ -748,7 +752,7 @@ def test_no_array_runs_in_another_shape(
 
 
 def got_shape(sent: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The rule in other words: of all shapes that the model takes, the one that is the same array, if there is one."""
+    """Restate the rule: the only accepted shape that describes the same array, or None."""
     sizes = [[*range(1, 257)] if dim < 0 else [dim] for dim in wanted]
     if len(sent) < 2 and wanted.count(-1) > 1:
         sizes = [
@@ -791,8 +795,8 @@ def got_shape(sent: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]
     )
 )
 @pytest.mark.filterwarnings("ignore")
-def test_random_bodies(body: bytes) -> None:
-    """Random bytes raise nothing but ApiError in any task for numbers."""
+def test_random_bodies_do_no_harm(body: bytes) -> None:
+    """Random bytes raise only ApiError in any task for numbers."""
     codes = set()
     for task in (ROWS, ONE, TWO):
         try:
@@ -806,7 +810,7 @@ def test_random_bodies(body: bytes) -> None:
 
 
 def test_rows_to_classes(tmp_path: Path) -> None:
-    """Each row gets its classes; a single row's entries bear no number."""
+    """Each row gets its classes; entries of a single row have no number."""
     manifest = {
         "task": "tabular-classification",
         "labels": "l.txt",
@@ -831,8 +835,8 @@ def test_rows_to_classes(tmp_path: Path) -> None:
     assert best == [{"label": "green", "index": 1, "score": pytest.approx(0.8)}]
 
 
-def test_classes_that_the_model_names_with_every_run(tmp_path: Path) -> None:
-    """scikit-learn's classifiers in ONNX give their probabilities as maps by class."""
+def test_classes_named_by_the_models_output(tmp_path: Path) -> None:
+    """scikit-learn's ONNX classifiers return probabilities as maps by class."""
     inputs = [TensorSpec("x", "FP32", (-1, 2))]
     outputs = {
         "output_label": (-1,),
@@ -851,7 +855,7 @@ def test_classes_that_the_model_names_with_every_run(tmp_path: Path) -> None:
         assert [entry["label"] for entry in found] == names
 
 
-def test_labels_of_the_manifest_come_before_those_of_a_run(tmp_path: Path) -> None:
+def test_labels_of_the_manifest_override_those_of_the_output(tmp_path: Path) -> None:
     inputs = [TensorSpec("x", "FP32", (-1, 2))]
     manifest = {"task": "tabular-classification", "labels": "l.txt"}
     task = task_of(
@@ -868,7 +872,7 @@ def test_labels_of_the_manifest_come_before_those_of_a_run(tmp_path: Path) -> No
     ]
 
 
-def test_several_outputs_of_which_none_can_be_meant(tmp_path: Path) -> None:
+def test_ambiguous_outputs_are_rejected(tmp_path: Path) -> None:
     inputs = [TensorSpec("x", "FP32", (-1, 2))]
     with pytest.raises(
         ModelLoadError,
@@ -889,7 +893,7 @@ TITLES = {"l.txt": "\nAlien\nBrazil\nCube\nDune\nEd Wood\n"}
 def recommender(
     folder: Path, ids: Any = None, outputs: Any = None, user: bool = False, **items: Any
 ) -> Any:
-    """A model of five items; 0 is padding."""
+    """Return a model of five items; 0 is padding."""
     specs = [ids or TensorSpec("history", "INT32", (1, 4))]
     specs += [TensorSpec("user_id", "INT64", (1,))] if user else []
     manifest = {
@@ -900,8 +904,11 @@ def recommender(
     return task_of(folder, specs, outputs or {"scores": (1, 6)}, manifest, TITLES)
 
 
-def test_items(tmp_path: Path) -> None:
-    """By number or title; the last ones that fit; what was seen and the padding are left out of the answer."""
+def test_recommend_items(tmp_path: Path) -> None:
+    """By number or title.
+
+    The last ones are used; seen items and padding are left out of the answer.
+    """
     task = recommender(tmp_path)
     prepared = task.prepare(memoryview(b'[1, "brazil"]'))
     assert (
@@ -927,8 +934,8 @@ def test_items(tmp_path: Path) -> None:
     ] == [1]
 
 
-def test_items_that_the_model_ranks_itself(tmp_path: Path) -> None:
-    """Two outputs, one of which holds numbers of items."""
+def test_items_ranked_by_the_model(tmp_path: Path) -> None:
+    """Two outputs, one of which contains numbers of items."""
     facts_outputs = {"ids": (1, 3), "scores": (1, 3)}
     task = recommender(
         tmp_path,
@@ -967,8 +974,7 @@ BAD_ITEMS = {
 
 
 @pytest.mark.parametrize("case", BAD_ITEMS)
-def test_bad_items(tmp_path: Path, case: str) -> None:
-    """One sentence each."""
+def test_invalid_items_are_rejected(tmp_path: Path, case: str) -> None:
     body, text = BAD_ITEMS[case]
     with pytest.raises(ApiError, match=text) as caught:
         recommender(tmp_path).prepare(memoryview(body))

@@ -1,4 +1,4 @@
-"""Object detection: the same two objects in every layout of outputs come out as the same boxes."""
+"""Object detection gives the same boxes for every layout of outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples
 CORNERS = np.array(
     [[0.1, 0.2, 0.5, 0.6], [0.4, 0.5, 0.9, 0.8], [0.11, 0.2, 0.5, 0.61], [0, 0, 1, 1]]
 )
-"""Left, top, right, bottom as ratios; the third is the first again, a little moved; the last is nothing."""
+"""Left, top, right, bottom as ratios: the third nearly repeats the first, and the last
+is empty.
+"""
 SCORES = np.array([[0.9, 0.05], [0.1, 0.8], [0.7, 0.0], [0.01, 0.02]])
 LOGITS = np.log(SCORES.clip(1e-6) / (1 - SCORES.clip(1e-6)))
 YXYX = CORNERS[:, [1, 0, 3, 2]]
@@ -197,7 +199,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], Arrays]] = {
 
 
 def shaped(arrays: Arrays) -> Arrays:
-    """Outputs as models give them: float32, with the batch in front."""
+    """Return float32 outputs with a batch dimension."""
     return {
         name: np.asarray(array, np.float32)[np.newaxis]
         for name, array in arrays.items()
@@ -205,7 +207,7 @@ def shaped(arrays: Arrays) -> Arrays:
 
 
 def detector(folder: Path, case: str, **more: Any) -> tuple[Any, Arrays]:
-    """The task for a layout, and the outputs of one run."""
+    """Return the task for a layout, and the outputs of one run."""
     options, arrays = LAYOUTS[case]
     outputs = shaped(arrays)
     lines = "\n".join(",".join(map(str, row)) for row in ANCHORS)
@@ -218,7 +220,7 @@ def detector(folder: Path, case: str, **more: Any) -> tuple[Any, Arrays]:
 
 
 def boxes_of(entries: list[dict[str, Any]]) -> list[Any]:
-    """Entries as in WANTED, rounded."""
+    """Return rounded entries, comparable with WANTED."""
     return [
         (
             entry["label"],
@@ -234,8 +236,8 @@ def boxes_of(entries: list[dict[str, Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
-def test_layouts(tmp_path: Path, case: str) -> None:
-    """Two objects, the better one first, the double suppressed, in pixels of the picture."""
+def test_each_layout_gives_the_same_boxes(tmp_path: Path, case: str) -> None:
+    """Two objects in pixels, the better one first, without the duplicate."""
     task, outputs = detector(tmp_path, case)
     prepared = task.prepare(picture())
     found = task.answer([outputs], AnswerOptions(), prepared.context)
@@ -243,14 +245,14 @@ def test_layouts(tmp_path: Path, case: str) -> None:
 
 
 def test_the_operator_needs_no_manifest(tmp_path: Path) -> None:
-    """Its four outputs are told by their shapes alone; three outputs are not."""
+    """The shapes of its four outputs suffice; three outputs do not."""
     shapes = {"a": (1, 10, 4), "b": (1, 10), "c": (1, 10), "d": (1,)}
     assert select_task(facts(tmp_path, shapes)).name == "object-detection"
     shapes.pop("d")
     assert select_task(facts(tmp_path, shapes)).name == "tensors"
 
 
-def test_what_a_caller_may_ask(tmp_path: Path) -> None:
+def test_request_parameters(tmp_path: Path) -> None:
     """Threshold, number of entries and overlap."""
     task, outputs = detector(tmp_path, "yolov8")
     context = task.prepare(picture()).context
@@ -279,7 +281,7 @@ def test_what_a_caller_may_ask(tmp_path: Path) -> None:
 
 
 def test_ways_of_resizing(tmp_path: Path) -> None:
-    """A letterbox's bars are taken off again; a crop's box lies in the part that was seen."""
+    """A letterbox's bars are subtracted; a crop's boxes lie in the visible part."""
     corners = np.array(
         [[0.25, 0.0, 0.75, 1.0]]
     )  # the part of a 200 x 100 input that a square picture fills
@@ -303,8 +305,7 @@ def test_ways_of_resizing(tmp_path: Path) -> None:
         assert tuple(entry["box"].values()) == wanted, how
 
 
-def test_numbers_that_are_none(tmp_path: Path) -> None:
-    """NaN and infinities of a model are no objects."""
+def test_nan_and_infinities_are_no_objects(tmp_path: Path) -> None:
     task, outputs = detector(tmp_path, "finished boxes")
     context = task.prepare(picture()).context
     outputs["scores"][0, 0] = np.nan
@@ -344,8 +345,8 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]], str]] = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
-    """Each fault names the key."""
+def test_invalid_manifests_are_rejected(tmp_path: Path, case: str) -> None:
+    """Each error names the key."""
     options, shapes, part = FAULTS[case]
     with pytest.raises(ModelLoadError, match=part):
         select_task(
@@ -354,7 +355,7 @@ def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
 
 
 def test_anchors_behind_a_link(tmp_path: Path) -> None:
-    """A link in the model's folder may name the file; one that leads out of it is told as that."""
+    """The link may point within the model's folder; the error names a link out of it."""
     outputs = {"boxes": (1, 4, 4), "scores": (1, 4, 2)}
     manifest = {
         "task": "object-detection",
@@ -375,8 +376,7 @@ def test_anchors_behind_a_link(tmp_path: Path) -> None:
             select_task(facts(tmp_path, outputs, manifest))
 
 
-def test_outputs_that_do_not_fit(tmp_path: Path) -> None:
-    """A model that gives another number of boxes than there are anchors is told so."""
+def test_a_number_of_boxes_unlike_the_anchors_is_an_error(tmp_path: Path) -> None:
     task, outputs = detector(tmp_path, "raw")
     outputs = {name: array[:, :3] for name, array in outputs.items()}
     with pytest.raises(ApiError, match="3 boxes, but there are 4 anchors") as caught:
@@ -384,7 +384,7 @@ def test_outputs_that_do_not_fit(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.INFERENCE_FAILED
 
 
-def test_what_files_say(tmp_path: Path) -> None:
+def test_metadata_of_other_tools_suffices(tmp_path: Path) -> None:
     """Ultralytics' exports and Hugging Face's folders need no manifest."""
     properties = {
         "task": "detect",
@@ -416,7 +416,7 @@ def test_what_files_say(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", ["ab", "abc"])
 def test_transposed_rows_of_ultralytics(tmp_path: Path, labels: str) -> None:
-    """A row of scores for two classes has as many numbers as a final row."""
+    """A row of scores for two classes is as long as a final row."""
     properties = {
         "task": "detect",
         "stride": "32",
@@ -441,12 +441,14 @@ def test_transposed_rows_of_ultralytics(tmp_path: Path, labels: str) -> None:
     assert found[0] == found[1]
 
 
-def test_what_an_archive_says(tmp_path: Path) -> None:
-    """A TFLite file's metadata.json reads like an ONNX file's metadata; what is damaged says nothing."""
+def test_metadata_in_an_archive(tmp_path: Path) -> None:
+    """A TFLite file's metadata.json reads like ONNX metadata; damaged metadata is
+    ignored.
+    """
     kind = next(kind for kind in FORMATS if kind.name == "tflite")
     path = tmp_path / "m.tflite"
     version = VersionEntry("tflite", kind, path)
-    session: Any = None  # only files of other kinds are asked through it
+    session: Any = None  # only other kinds of files are accessed through it
     for content, wanted in {
         '{"task": "detect", "stride": 32, "imgsz": [100, 200], "names": {"0": "a"}}': {
             "task": "detect",
@@ -472,8 +474,12 @@ BOXES = st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=1, max_size=12)
 
 @SETTINGS
 @given(boxes=BOXES, limit=st.floats(0, 1), data=st.data())
-def test_suppression(boxes: list[Any], limit: float, data: st.DataObject) -> None:
-    """What is left does not overlap within its class, and what was dropped overlaps something better."""
+def test_overlapping_boxes_are_suppressed(
+    boxes: list[Any], limit: float, data: st.DataObject
+) -> None:
+    """Remaining boxes of a class do not overlap, and each dropped one overlaps a better
+    one.
+    """
     corners = to_corners(np.array(boxes), "upper_left")
     classes = np.array([data.draw(st.integers(0, 2)) for _ in boxes])
     kept = list(suppress(corners, classes, limit, len(boxes)))
@@ -493,8 +499,8 @@ def test_suppression(boxes: list[Any], limit: float, data: st.DataObject) -> Non
     order=st.permutations([0, 1, 2, 3]),
     kind=st.sampled_from(["boundaries", "upper_left", "center"]),
 )
-def test_types_and_orders(boxes: list[Any], order: list[int], kind: str) -> None:
-    """Any type in any order of the numbers gives the same corners."""
+def test_box_types_and_orders(boxes: list[Any], order: list[int], kind: str) -> None:
+    """Every type and order of the numbers gives the same corners."""
     plain = np.array(boxes)
     mixed = np.empty_like(plain)
     mixed[:, order] = plain
@@ -504,7 +510,9 @@ def test_types_and_orders(boxes: list[Any], order: list[int], kind: str) -> None
 
 
 def test_generated_anchors() -> None:
-    """The SSD of TensorFlow's API on 300 x 300 has 1917; its first and last are where its code puts them."""
+    """The SSD of TensorFlow's API on 300 x 300 has 1917; the first and last match its
+    code.
+    """
     options = AnchorOptions(strides=(16, 30, 60, 100, 150, 300))
     anchors = generate_anchors(options, 300, 300)
     assert anchors.shape == (19 * 19 * 3 + (100 + 25 + 9 + 4 + 1) * 6, 4)
@@ -526,12 +534,12 @@ def test_generated_anchors() -> None:
 
 
 def test_decoding_undoes_encoding() -> None:
-    """Offsets from anchors give the boxes they were made of."""
+    """Offsets from anchors give back the encoded boxes."""
     np.testing.assert_allclose(
         decode_anchors(RAW, ANCHORS, (10, 10, 5, 5), True), CORNERS, atol=1e-12
     )
 
 
-def test_its_name() -> None:
+def test_the_name_of_the_task() -> None:
     """The module's name is the manifest's."""
     assert object_detection.ObjectDetection.name == object_detection.NAME

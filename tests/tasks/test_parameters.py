@@ -1,4 +1,4 @@
-"""The parameters that tasks read: the same from a query, where all is text, and from JSON."""
+"""Task parameters have the same meaning in a query, as text, and in JSON."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pocketserve_wire import ApiError, ErrorCode
         ("iou", "0", 0.0),
     ],
 )
-def test_values(name: str, given: Any, value: Any) -> None:
-    """A value arrives in the parameter's own type."""
+def test_values_are_parsed(name: str, given: Any, value: Any) -> None:
+    """A value gets the parameter's own type."""
     found = hints_and_options({name: given}, "")[0].values[name]
     assert found == value and type(found) is type(value)
 
@@ -58,14 +58,14 @@ def test_values(name: str, given: Any, value: Any) -> None:
         ("iou", "1.1"),
     ],
 )
-def test_values_that_are_refused(name: str, given: Any) -> None:
-    """A value of another type or out of range is named with what was expected."""
+def test_invalid_values_are_rejected(name: str, given: Any) -> None:
+    """The error names the expected values."""
     with pytest.raises(ApiError, match=f"parameter {name} must be") as caught:
         hints_and_options({name: given}, "")
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
 
 
-def test_what_they_become() -> None:
+def test_parameters_reach_the_task() -> None:
     """Both directions of a task see all values; names of the interface are left to it."""
     hints, options = hints_and_options(
         {"top_k": "2", "width": "7", "version": "x"}, "image/png"
@@ -77,7 +77,7 @@ def test_what_they_become() -> None:
     assert (options.top_k, options.threshold, options.language) == (2, None, None)
 
 
-def test_the_table() -> None:
+def test_the_table_of_parameters_is_complete() -> None:
     """Names are unique, and each parameter has a schema and a sentence."""
     assert len(set(NAMES)) == len(PARAMETERS)
     assert all(

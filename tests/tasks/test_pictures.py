@@ -1,4 +1,4 @@
-"""Pictures: every format and colour mode becomes pixels of the wanted size, and what is no picture one sentence."""
+"""Pictures of every format and colour mode become pixels, or get one error sentence."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def read(
     max_pixels: int = MAX_PIXELS,
     **options: Any,
 ) -> Array:
-    """The pixels that a model would get."""
+    """Return the pixels that a model would get."""
     shape = PictureShape(width, height, channels)
     return read_picture(memoryview(body), shape, ImageOptions(**options), max_pixels)[0]
 
 
 def two_halves(mode: str = "RGB", width: int = 40, height: int = 20) -> Any:
-    """A picture whose left half is red and whose right half is blue."""
+    """Return a picture that is red at the left and blue at the right."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(BLUE, (width // 2, 0, width, height))
     return image.convert(mode)
 
 
 def near(pixel: Array, colour: tuple[int, ...], tolerance: int = 6) -> bool:
-    """Whether a pixel is that colour; lossy formats and conversions round."""
+    """Return whether a pixel is about that colour; lossy formats and conversions round."""
     return bool(np.abs(pixel.astype(int) - np.array(colour)).max() <= tolerance)
 
 
@@ -70,8 +70,8 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", FORMATS)
-def test_formats(case: str) -> None:
-    """Each format in its usual colour modes arrives as RGB of the wanted size."""
+def test_picture_formats(case: str) -> None:
+    """Each format becomes RGB of the target size in its usual colour modes."""
     mode, options = FORMATS[case]
     pixels = read(
         saved(two_halves(mode), case.split()[0], **options), width=8, height=4
@@ -82,10 +82,12 @@ def test_formats(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["JPEG", "PNG", "BMP"])
 def test_a_file_is_not_copied(case: str) -> None:
-    """It is read piece by piece where it was received; of a GIF and a WebP more is taken at once."""
+    """It is read piece by piece from the receive buffer; GIF and WebP read larger
+    pieces.
+    """
     mode, options = FORMATS[case]
     file = saved(two_halves(mode), case, **options) + bytes(1 << 22)
-    read(file)  # what the first picture imports stays
+    read(file)  # excludes the imports of the first picture
     tracemalloc.start()
     try:
         read(file)
@@ -103,15 +105,17 @@ def test_a_file_is_not_copied(case: str) -> None:
         ("TGA", "JPEG, PNG, WEBP, BMP, GIF, AVIF"),
     ],
 )
-def test_formats_that_are_not_read(kind: str, message: str) -> None:
-    """Only the formats that phones and browsers make are opened; fewer decoders, fewer faults."""
+def test_other_formats_are_rejected(kind: str, message: str) -> None:
+    """Only formats of phones and browsers are enabled, since each decoder is a risk."""
     with pytest.raises(ApiError, match=message) as caught:
         read(saved(two_halves(width=32, height=32), kind))
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
 
 def test_jpeg_is_scaled_by_its_decoder() -> None:
-    """A large JPEG is decoded at a fraction of its size, so that its full size may exceed the limit."""
+    """A large JPEG is decoded at a fraction of its size, so its full size may exceed
+    the limit.
+    """
     body = saved(two_halves(width=1600, height=800), "JPEG", quality=95)
     pixels = read(body, width=100, height=50, max_pixels=100_000)
     assert near(pixels[25, 10], RED) and near(pixels[25, 90], BLUE)
@@ -119,8 +123,8 @@ def test_jpeg_is_scaled_by_its_decoder() -> None:
         read(body, width=1600, height=800, max_pixels=100_000)
 
 
-def test_a_progressive_jpeg_counts_whole() -> None:
-    """Its decoder holds the whole picture, so scaling saves no memory and the limit is for all of it."""
+def test_a_progressive_jpeg_counts_with_its_full_size() -> None:
+    """Its decoder needs the whole picture, so scaling saves no memory."""
     body = saved(two_halves(width=1600, height=800), "JPEG", progressive=True)
     with pytest.raises(ApiError, match="1600x800"):
         read(body, width=100, height=50, max_pixels=1_000_000)
@@ -138,10 +142,12 @@ DEEP_OR_TRANSPARENT = [
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("case", DEEP_OR_TRANSPARENT)
-def test_strips_do_not_show(
+def test_conversion_in_strips_changes_no_pixel(
     case: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Converting in strips saves memory and changes no pixel, also where the last strip is shorter."""
+    """Converting in strips saves memory and changes no pixel, even in a shorter last
+    strip.
+    """
     noise = np.random.default_rng(1).integers(0, 256, (11, 5, 4), np.uint8)
     mode = case.split()[0]
     if mode == "I;16":
@@ -162,7 +168,7 @@ def test_strips_do_not_show(
 
 
 def in_scans(width: int, height: int) -> bytes:
-    """The start of a baseline JPEG that claims a size and brings its components in separate scans."""
+    """Return the start of a large baseline JPEG with its components in separate scans."""
     body = bytearray(saved(Image.new("RGB", (64, 64)), "JPEG", subsampling=0))
     frame = body.index(b"\xff\xc0")
     body[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
@@ -174,8 +180,8 @@ def in_scans(width: int, height: int) -> bytes:
     "noise",
     [b"", b"\0junk", b"\xff\0\xff\xd0", b"\xff\xff\xff", b"\xff\xfe\0\x04\xff\xda"],
 )
-def test_a_jpeg_in_several_scans_counts_whole(noise: bytes) -> None:
-    """Its decoder holds all coefficients, too; found whatever stands between the segments."""
+def test_a_jpeg_in_several_scans_counts_with_its_full_size(noise: bytes) -> None:
+    """Its decoder stores all coefficients too, whatever lies between the segments."""
     body = in_scans(1600, 800)
     body = body[:2] + b"\xff\xfe\0\x02" + noise + body[2:]
     with pytest.raises(ApiError, match="1600x800 pixels; the limit"):
@@ -199,7 +205,9 @@ BEFORE: dict[str, bytes] = {
 def test_a_gif_is_measured_before_it_is_opened(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The frame may be larger than the screen, and opening the file would already allocate for it."""
+    """The frame may be larger than the screen, and opening the file would already
+    allocate for it.
+    """
     small = gif_of((8, 8), (9, 30), BEFORE[case])
     assert size_to_hold(small) == Image.open(io.BytesIO(small)).size == (9, 30)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
@@ -215,8 +223,8 @@ def test_a_gif_is_measured_before_it_is_opened(
         b"\xff\xd8" + b"\xff\xfe\0\x02" * (1 << 17),
     ],
 )
-def test_endless_blocks(body: bytes) -> None:
-    """The walk to the first picture is bounded."""
+def test_endless_gif_blocks_are_rejected(body: bytes) -> None:
+    """The search for the first picture is bounded."""
     with pytest.raises(ApiError, match="in front of the picture"):
         read(body)
 
@@ -232,13 +240,15 @@ def test_endless_blocks(body: bytes) -> None:
     ),
     st.binary(max_size=200),
 )
-def test_headers_of_any_bytes(start: bytes, rest: bytes) -> None:
-    """No bytes break the walk."""
+def test_random_bytes_do_not_break_header_parsing(start: bytes, rest: bytes) -> None:
     assert size_to_hold(start + rest) is None or len(rest) > 6
 
 
 def test_several_jpegs_in_one_file() -> None:
-    """Many phones write MPO: a JPEG with more behind it. The first counts, and is scaled by its decoder too."""
+    """Many phones write MPO: a JPEG followed by more.
+
+    The first is used, and scaled by its decoder.
+    """
     first, second = (
         two_halves(width=1600, height=800),
         Image.new("RGB", (1600, 800), WHITE),
@@ -247,8 +257,7 @@ def test_several_jpegs_in_one_file() -> None:
     assert near(read(body, width=100, height=50, max_pixels=100_000)[25, 10], RED)
 
 
-def test_the_first_frame_of_a_gif() -> None:
-    """Of an animation the first frame counts."""
+def test_the_first_frame_of_a_gif_is_used() -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
     assert near(
         read(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))[0, 0],
@@ -271,7 +280,7 @@ ORIENTATIONS = {
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_orientation(kind: str, orientation: int) -> None:
-    """A photo that was taken sideways is turned upright before it is resized."""
+    """A sideways photo is turned upright before it is resized."""
     stored = Image.new("RGB", (64, 32), BLUE)
     stored.paste(RED, (0, 0, 16, 16))  # the stored top left corner
     exif = Image.Exif()
@@ -293,8 +302,8 @@ def test_orientation(kind: str, orientation: int) -> None:
     ]
 
 
-def test_alpha_lies_on_white() -> None:
-    """What is transparent shows white, and half of it half."""
+def test_alpha_is_blended_with_white() -> None:
+    """Transparent pixels become white, half transparent ones half white."""
     image = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
     image.putpixel((1, 0), (0, 0, 255, 255))
     image.putpixel((0, 1), (255, 0, 0, 128))
@@ -304,8 +313,7 @@ def test_alpha_lies_on_white() -> None:
     assert read(saved(image), channels=1)[0].tolist() == [[255], [29]]
 
 
-def test_grey_with_alpha() -> None:
-    """The same for grey pictures."""
+def test_grey_alpha_is_blended_with_white() -> None:
     image = Image.new("LA", (2, 2), (0, 0))
     image.putpixel((1, 1), (10, 255))
     assert read(saved(image), channels=1).reshape(-1).tolist() == [255, 255, 255, 10]
@@ -313,7 +321,7 @@ def test_grey_with_alpha() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF"])
 def test_a_transparent_palette_entry(kind: str) -> None:
-    """A palette's transparent colour shows white, whatever colour it hides."""
+    """A palette's transparent colour becomes white."""
     image = Image.new("P", (2, 2), 0)
     image.putpalette([*RED, *BLUE])
     image.putpixel((1, 1), 1)
@@ -333,14 +341,14 @@ def test_a_transparent_palette_entry(kind: str) -> None:
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_16_bit_grey(values: list[int], grey: list[int], channels: int) -> None:
-    """16-bit greys are scaled, not cut; a dark picture stays dark."""
+    """16-bit greys are scaled instead of truncated, and dark pictures stay dark."""
     body = saved(Image.fromarray(np.array(values, np.uint16).reshape(2, 2)))
     assert read(body, channels=channels)[:, :, 0].reshape(-1).tolist() == grey
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_one_bit(channels: int) -> None:
-    """Black and white are 0 and 255."""
+    """Black and white become 0 and 255."""
     image = Image.new("1", (2, 2), 0)
     image.putpixel((1, 0), 1)
     assert read(saved(image), channels=channels)[:, :, -1].tolist() == [
@@ -360,7 +368,7 @@ def test_grey_for_a_colour_model_and_back() -> None:
 
 
 def columns(how: str, image: Any) -> list[str]:
-    """The colours along the middle row of a square of 8."""
+    """Return the colours along the middle row of a square of 8."""
     middle = read(saved(image), width=8, height=8, resize=how)[4]
     names = {RED: "r", BLUE: "b", (0, 0, 0): "."}
     return [
@@ -370,9 +378,11 @@ def columns(how: str, image: Any) -> list[str]:
 
 
 def test_ways_of_resizing() -> None:
-    """Of a wide picture, stretch keeps all of it, crop its middle, letterbox all of it between black bars."""
+    """For a wide picture, stretch keeps all, crop keeps the middle, and letterbox adds
+    black bars.
+    """
     wide = Image.new("RGB", (160, 80), BLUE)
-    wide.paste(RED, (0, 0, 40, 80))  # the quarter that crop loses
+    wide.paste(RED, (0, 0, 40, 80))  # the quarter that crop drops
     assert (
         columns("stretch", wide)[0] == "r" and columns("stretch", wide)[3:] == ["b"] * 5
     )
@@ -393,15 +403,15 @@ def test_ways_of_resizing() -> None:
 
 @pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (5, 7)])
-def test_extreme_proportions(how: str, size: tuple[int, int]) -> None:
-    """A picture of any proportions fills the wanted size."""
+def test_extreme_proportions_fill_the_target_size(
+    how: str, size: tuple[int, int]
+) -> None:
     assert read(
         saved(Image.new("RGB", size, RED)), width=5, height=7, resize=how
     ).shape == (7, 5, 3)
 
 
-def test_the_right_size_is_left_alone() -> None:
-    """A picture that already fits arrives byte for byte."""
+def test_a_picture_of_the_target_size_is_unchanged() -> None:
     exact = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     assert (read(saved(Image.fromarray(exact)), width=4, height=4) == exact).all()
 
@@ -418,7 +428,7 @@ def test_the_right_size_is_left_alone() -> None:
     ],
 )
 def test_inverting(when: str, ground: int, ink: int) -> None:
-    """Light ground is turned dark, always or when the border is light."""
+    """Dark on light becomes light on dark, always or if the border is light."""
     image = Image.new("L", (6, 6), ground)
     image.paste(ink, (2, 2, 4, 4))
     pixels = read(saved(image), width=6, height=6, channels=1, invert=when)
@@ -428,22 +438,24 @@ def test_inverting(when: str, ground: int, ink: int) -> None:
     )
 
 
-# What is no picture
+# Invalid pictures
 
 
 @pytest.mark.parametrize(
     "size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)]
 )
-def test_huge_pictures_are_refused_undecoded(size: tuple[int, int]) -> None:
-    """The announced size is compared with the limit before any pixel is decoded: these files hold none."""
+def test_huge_pictures_are_rejected_before_decoding(size: tuple[int, int]) -> None:
+    """The announced size is checked before decoding; these files contain no pixels."""
     with pytest.raises(ApiError, match="limit is 1000000") as caught:
         read(png(*size))
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
 
 @pytest.mark.parametrize("case", bombs())
-def test_bombs_of_every_format(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes that claim a quarter of a thousand megapixels are refused by what they claim, not decoded."""
+def test_bombs_of_every_format_are_rejected(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes that announce a quarter of a gigapixel are rejected without decoding."""
     if case.startswith(("GIF", "WEBP", "JPEG")):
         monkeypatch.setattr(
             Image, "open", lambda *_, **__: pytest.fail("opened, which allocates")
@@ -484,8 +496,8 @@ print(most() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_bombs_take_no_memory() -> None:
-    """The process never even reserves what they claim: the smallest of them would be 245 MiB."""
+def test_bombs_need_no_memory() -> None:
+    """The process never reserves the announced size, which is at least 245 MiB."""
     code = MEASURE.format(paths=[str(Path(__file__).resolve().parents[1])])
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
@@ -506,7 +518,7 @@ def test_bombs_take_no_memory() -> None:
     ids=str,
 )
 def test_the_canvas_of_a_webp(size: tuple[int, int], options: dict[str, Any]) -> None:
-    """What the header tells is what Pillow would allocate."""
+    """The header's size is the size that Pillow would allocate."""
     if "save_all" in options:
         options = {**options, "append_images": [Image.new("RGB", size, WHITE)]}
     body = saved(Image.new("RGB", size, RED), "WEBP", **options)
@@ -515,7 +527,7 @@ def test_the_canvas_of_a_webp(size: tuple[int, int], options: dict[str, Any]) ->
 
 
 def test_the_limit_itself_is_allowed() -> None:
-    """Exactly as many pixels as the limit are decoded, one more is not."""
+    """The limit's number of pixels is decoded, one more is rejected."""
     body = png(8, 2, b"\0\xff\0\0")
     assert read(body, width=8, height=2, max_pixels=16)[0, 0].tolist() == list(WHITE)
     with pytest.raises(ApiError, match="8x2 pixels"):
@@ -544,8 +556,8 @@ NO_PICTURES = {
 
 
 @pytest.mark.parametrize("case", NO_PICTURES)
-def test_no_picture(case: str) -> None:
-    """Damaged and foreign files are the caller's fault, told in one sentence."""
+def test_invalid_pictures_are_rejected(case: str) -> None:
+    """Damaged and unknown files are a client error of one sentence."""
     with pytest.raises(ApiError) as caught:
         read(NO_PICTURES[case])
     assert caught.value.code is ErrorCode.INVALID_INPUT
@@ -554,8 +566,8 @@ def test_no_picture(case: str) -> None:
 
 @SETTINGS
 @given(data=st.data())
-def test_damaged_pictures(data: st.DataObject) -> None:
-    """A file with bytes changed is decoded or refused, never a crash."""
+def test_damaged_pictures_do_no_harm(data: st.DataObject) -> None:
+    """A changed file is decoded or rejected, without a crash."""
     kind = data.draw(st.sampled_from(["PNG", "JPEG", "GIF", "BMP"]))
     body = bytearray(saved(two_halves(), kind))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -567,8 +579,10 @@ def test_damaged_pictures(data: st.DataObject) -> None:
     assert shape == (2, 2, 3)
 
 
-def test_the_samples_of_the_digits_model() -> None:
-    """Dark ink on white paper becomes light on dark, as the digits model was trained."""
+def test_the_samples_of_the_digits_model_are_inverted() -> None:
+    """Dark ink on white paper becomes light on dark, like the digits model's training
+    data.
+    """
     for path in sorted(DIGITS.glob("*.png")):
         pixels = read(path.read_bytes(), 28, 28, 1, invert="auto")
         assert pixels.shape == (28, 28, 1)

@@ -1,4 +1,4 @@
-"""Resampling: tones stay tones, what the new rate cannot hold goes, and SciPy says the same."""
+"""Resampling keeps tones, removes aliases, and agrees with SciPy."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ EDGE_S = 0.02
 
 
 def middle(samples: Any, rate: int) -> Any:
-    """A signal without its first and last moments, where the filter looks beyond it."""
+    """Return a signal without its ends, where the filter exceeds it."""
     cut = int(EDGE_S * rate)
     return samples[cut:-cut, 0]
 
 
 @pytest.mark.parametrize(("rate", "wanted"), RATES)
-def test_tones(rate: int, wanted: int) -> None:
-    """A tone that both rates can hold keeps its height, its pitch and its place in time."""
+def test_tones_are_kept(rate: int, wanted: int) -> None:
+    """A tone that both rates can represent keeps its amplitude, pitch and position."""
     for frequency in (50.0, 1000.0, 0.4 * min(rate, wanted)):
         found = resample(tone(0.48, rate, frequency).astype(np.float32), rate, wanted)
         expected = tone(0.48, wanted, frequency)
@@ -48,14 +48,14 @@ def test_tones(rate: int, wanted: int) -> None:
     ("rate", "wanted"), [(44_100, 16_000), (48_000, 8_000), (192_000, 16_000)]
 )
 def test_no_aliases(rate: int, wanted: int) -> None:
-    """What lies above the new rate's limit is at least 60 dB down, instead of coming back as another tone."""
+    """Frequencies above the new limit are damped by at least 60 dB."""
     for frequency in (0.56 * wanted, 0.8 * wanted, 0.45 * rate):
         found = resample(tone(0.5, rate, frequency).astype(np.float32), rate, wanted)
         assert np.abs(middle(found, wanted)).max() < 0.5e-3
 
 
 def test_a_constant_stays_constant() -> None:
-    """To the last digit: no ripple from phase to phase."""
+    """There is no ripple from phase to phase."""
     found = middle(
         resample(np.full((4410, 1), 0.25, np.float32), 44_100, 16_000), 16_000
     )
@@ -63,8 +63,8 @@ def test_a_constant_stays_constant() -> None:
 
 
 @pytest.mark.parametrize(("rate", "wanted"), RATES[:5])
-def test_scipy_says_the_same(rate: int, wanted: int) -> None:
-    """On noise below both limits the two filters agree."""
+def test_the_result_agrees_with_scipy(rate: int, wanted: int) -> None:
+    """For noise below both limits the two filters agree."""
     signal = pytest.importorskip("scipy.signal", reason="the comparison needs SciPy")
     noise = np.random.default_rng(0).normal(size=rate // 2)
     low = signal.sosfiltfilt(
@@ -84,7 +84,9 @@ def test_scipy_says_the_same(rate: int, wanted: int) -> None:
 )
 @SETTINGS
 def test_length_and_channels(count: int, rate: int, channels: int) -> None:
-    """Any length at any rate: as long in seconds as before, every channel like the first, nothing but numbers."""
+    """The duration stays the same, every channel equals the first, and all values are
+    finite.
+    """
     samples = np.repeat(
         np.linspace(-1, 1, count, dtype=np.float32)[:, None], channels, axis=1
     )

@@ -1,4 +1,4 @@
-"""SentencePiece's tokens, one by one: as the library gives them, for texts of every kind, and bounded for any file."""
+"""SentencePiece tokens equal the library's, and any file is bounded."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ from text_models import bert_inputs, model, task_of
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
 RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
 FULL = {"nmt_nfkc": "unigram", "nfkc": "bpe", "nmt_nfkc_cf": "unigram"}
-"""The library's own rules, which are too large to be kept, and the kind of model to try them with."""
+"""The library's own large rules, and the kind of model to test them with."""
 
 
 def content_of(name: str) -> bytes:
-    """A small model's file."""
+    """Return a small model's file."""
     return (DATA / f"{name}.model").read_bytes()
 
 
 def tokens(content: bytes, text: str) -> list[list[int]]:
-    """By our own code: number, first character, behind the last."""
+    """Return our tokens: number, start and end."""
     return [
         list(token)
         for token in SentencePiece(read_model(content), Special()).tokens(text)
@@ -87,17 +87,17 @@ SENTENCES = st.one_of(
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_the_tokens_that_the_library_gave(name: str, number: int) -> None:
-    """Numbers and places, by unigram and BPE, with every option."""
+def test_tokens_equal_the_stored_tokens_of_the_library(name: str, number: int) -> None:
+    """Numbers and offsets, by unigram and BPE, with every option."""
     assert tokens(content_of(name), TEXTS[number]) == RECORDED["tokens"][name][number]
 
 
-# Beside the library itself
+# Compared with the library itself
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The small models, and those with whole tables of rules."""
+    """Return the small models and those with complete tables of rules."""
     pytest.importorskip("sentencepiece", reason="needs the sentencepiece library")
     made = {name: content_of(name) for name in MODELS}
     folder = tmp_path_factory.mktemp("sentencepiece")
@@ -111,8 +111,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", [*MODELS, *FULL])
-def test_any_text_beside_the_library(library: dict[str, bytes], name: str) -> None:
-    """The same tokens for texts that nobody thought of."""
+def test_random_texts_have_the_librarys_tokens(
+    library: dict[str, bytes], name: str
+) -> None:
     content = library[name]
     ours = SentencePiece(read_model(content), Special())
 
@@ -125,10 +126,12 @@ def test_any_text_beside_the_library(library: dict[str, bytes], name: str) -> No
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_every_character_beside_the_library(
+def test_every_character_has_the_librarys_tokens(
     library: dict[str, bytes], name: str
 ) -> None:
-    """What the rules make of each of the first 128 thousand, a thousand at a time; and of all Hangul in parts."""
+    """The first 128 thousand characters, a thousand at a time, and all of Hangul in
+    parts.
+    """
     content = library[name]
     ours = SentencePiece(read_model(content), Special())
     chars = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
@@ -144,13 +147,13 @@ def test_every_character_beside_the_library(
     assert [list(token) for token in ours.tokens(parts)] == by_library(content, parts)
 
 
-# What holds for any text and file
+# Properties of any text and file
 
 
 @given(st.sampled_from([*MODELS]), SENTENCES)
 @SETTINGS
-def test_places_are_in_order(name: str, text: str) -> None:
-    """Tokens do not overlap, lie in the text, and are pieces of the model."""
+def test_token_offsets_are_in_order(name: str, text: str) -> None:
+    """Tokens don't overlap, lie in the text, and are pieces of the model."""
     read = read_model(content_of(name))
     found = list(SentencePiece(read, Special()).tokens(text))
     assert all(0 <= token.start <= token.end <= len(text) for token in found)
@@ -160,8 +163,8 @@ def test_places_are_in_order(name: str, text: str) -> None:
     assert all(0 <= token.number < len(read.pieces) for token in found)
 
 
-def test_half_of_a_pair() -> None:
-    """A lone surrogate, which JSON can spell, is a character that nobody knows."""
+def test_a_lone_surrogate_is_an_unknown_character() -> None:
+    """JSON can express a lone surrogate, which is an unknown character."""
     for name in MODELS:
         assert tokens(content_of(name), "a\ud800b") == tokens(
             content_of(name), "a\ufffdb"
@@ -170,8 +173,7 @@ def test_half_of_a_pair() -> None:
 
 @given(st.binary(max_size=200))
 @SETTINGS
-def test_any_bytes_are_a_model_or_refused(content: bytes) -> None:
-    """Never another error."""
+def test_random_bytes_are_a_model_or_rejected(content: bytes) -> None:
     with pytest.raises(SentencePieceError):
         read_model(content)
 
@@ -181,8 +183,8 @@ def test_any_bytes_are_a_model_or_refused(content: bytes) -> None:
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=20),
 )
 @settings(SETTINGS, max_examples=400)
-def test_damaged_models(name: str, changes: list[tuple[float, int]]) -> None:
-    """Whatever is changed in a file, it is refused or gives tokens; rules that lead astray end."""
+def test_damaged_models_do_no_harm(name: str, changes: list[tuple[float, int]]) -> None:
+    """A changed file is rejected or gives tokens, and misleading rules terminate."""
     content = bytearray(content_of(name))
     for place, byte in changes:
         content[int(place * (len(content) - 1))] = byte
@@ -196,8 +198,8 @@ def test_damaged_models(name: str, changes: list[tuple[float, int]]) -> None:
 
 @given(st.binary(max_size=300))
 @SETTINGS
-def test_damaged_rules(rules: bytes) -> None:
-    """Rules of any content end, and give some text."""
+def test_damaged_rules_do_no_harm(rules: bytes) -> None:
+    """Any rules terminate with some text."""
     blob = struct.pack("<I", len(rules) // 4 * 4) + rules + b"ab\0c"
     rewritten = read_model(content_of("unigram"))._replace(charsmap=blob)
     try:
@@ -242,8 +244,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case: str) -> None:
-    """One sentence that says why."""
+def test_invalid_models_are_rejected_with_one_sentence(case: str) -> None:
     content, text = REFUSED[case]
     with pytest.raises(
         ModelLoadError, match=rf"tokenizer x\.model cannot be used: .*{text}"
@@ -252,7 +253,7 @@ def test_what_is_refused(case: str) -> None:
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes of the file, pieces, characters after normalisation."""
+    """Bytes of the file, pieces, and characters after normalisation."""
     content = content_of("unigram")
     ours = SentencePiece(read_model(content), Special())
     monkeypatch.setattr(charsmap, "MAX_NORMALIZED", 50)
@@ -268,7 +269,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counting:
-    """A request that is given up at a certain question."""
+    """A request that is cancelled at a given check."""
 
     def __init__(self, last: int) -> None:
         self.asked = 0
@@ -281,8 +282,8 @@ class Counting:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_nobody_waits_any_more(name: str) -> None:
-    """A long text ends wherever its request does: in its rules, or while it is cut."""
+def test_a_cancelled_request_ends_its_tokenization(name: str) -> None:
+    """A long text stops while it is normalised or split."""
     ours = SentencePiece(read_model(content_of(name)), Special())
     text = "lamplight" * 10_000
     whole = Counting(1 << 30)
@@ -298,8 +299,12 @@ def test_nobody_waits_any_more(name: str) -> None:
             list(ours.tokens(text))
 
 
-def test_no_more_is_read_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first tokens of a long text cost no more than those of a short one, and are the same."""
+def test_only_the_needed_part_of_a_text_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first tokens of a long text cost no more than those of a short one, and are
+    the same.
+    """
     ours = SentencePiece(read_model(content_of("unigram")), Special())
     text = "turn on the lamp please "
     monkeypatch.setattr(charsmap, "MAX_NORMALIZED", 100)
@@ -310,7 +315,7 @@ def test_no_more_is_read_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("name", MODELS)
 def test_long_texts(name: str) -> None:
-    """Texts without a space, or of one letter, take no longer than others: 100,000 characters of each kind end."""
+    """100,000 characters without a space, or of one letter, take no longer than others."""
     ours = SentencePiece(read_model(content_of(name)), Special())
     for text in (
         "a" * 100_000,
@@ -337,7 +342,7 @@ def described(
     content: bytes = ALBERT,
     manifest: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The task of a TFLite file whose metadata has this tokenizer, with the file in the archive at its end."""
+    """Return the task of a TFLite file with this tokenizer in its metadata and archive."""
     folder.mkdir(exist_ok=True)
     inputs = [
         TensorSpec(f"serving_default_{name}:0", "INT32", (1, 8)) for name in names
@@ -358,8 +363,10 @@ def described(
     return select_task(facts)
 
 
-def test_out_of_the_files_metadata(tmp_path: Path) -> None:
-    """A classifier whose metadata names a SentencePiece file needs no manifest; one like BERT has its tokens around."""
+def test_a_tokenizer_from_the_files_metadata(tmp_path: Path) -> None:
+    """A classifier with a SentencePiece file needs no manifest; BERT-like ones get
+    special tokens.
+    """
     unit = SentencePieceTokenizer((AssociatedFile("30k.model"),), ())
     task = described(tmp_path, unit, ["ids", "mask", "segment_ids"])
     assert task.name == "text-classification"
@@ -397,10 +404,13 @@ UNUSABLE: dict[str, tuple[SentencePieceTokenizer, bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_a_tokenizer_that_cannot_be_used(
+def test_an_unusable_tokenizer(
     case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A model from a hub stays usable as tensors, with a warning; an owner who asked for the task is told why not."""
+    """A hub model is served as tensors with a warning.
+
+    If the manifest requires the task, it is an error.
+    """
     unit, content, why = UNUSABLE[case]
     task = described(tmp_path / "hub", unit, ["ids"], content)
     assert task.name == "tensors" and re.search(why, task.problem)
@@ -417,7 +427,7 @@ def test_a_tokenizer_that_cannot_be_used(
 
 
 def ids_by(folder: Path, file: str, text: str, **table: Any) -> list[int]:
-    """The tokens of a model whose manifest names a SentencePiece file."""
+    """Return the tokens of a model whose manifest names a SentencePiece file."""
     (folder / "m").mkdir(parents=True)
     (folder / "m" / "spiece.model").write_bytes(content_of(file))
     options = {"tokenizer": "sentencepiece", **table}
@@ -433,8 +443,8 @@ def ids_by(folder: Path, file: str, text: str, **table: Any) -> list[int]:
     return found
 
 
-def test_out_of_a_manifest(tmp_path: Path) -> None:
-    """The file beside the model, and whether its pieces for beginning and end stand around a text."""
+def test_a_tokenizer_from_a_manifest(tmp_path: Path) -> None:
+    """The manifest names the file, and whether begin and end pieces surround a text."""
     bare = [token[0] for token in tokens(content_of("unigram"), "the lamp")]
     assert ids_by(tmp_path / "1", "unigram", "the lamp") == bare
     assert ids_by(
@@ -462,7 +472,7 @@ def test_out_of_a_manifest(tmp_path: Path) -> None:
 
 
 def test_answers_begin_with_a_letter(tmp_path: Path) -> None:
-    """A word's space belongs to its piece, but not to an answer."""
+    """The space before a word belongs to its piece, but not to an answer."""
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "spiece.model").write_bytes(content_of("albert"))
     outputs = {"end_logits": (1, 40), "start_logits": (1, 40)}
@@ -483,8 +493,10 @@ def test_answers_begin_with_a_letter(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_served_model(new_server: StartServer, tmp_path: Path) -> None:
-    """Over HTTP and the socket: a text gives what its tokens give."""
+def test_a_served_model_with_a_tokenizer(
+    new_server: StartServer, tmp_path: Path
+) -> None:
+    """Over HTTP and the socket, a text gives the same answer as its tokens."""
     own = tmp_path / "models" / "pieces"
     own.mkdir(parents=True)
     (own / "pieces.tflite").write_bytes(

@@ -1,4 +1,4 @@
-"""Sounds in every wrapping become the same windows; scores of windows become one answer, or stretches of speech."""
+"""Sounds of every encoding become equal windows, and window scores become answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LABELS = {"l.txt": "quiet\nloud\nother\n"}
 def classifier(
     folder: Path, shape: tuple[int, ...] = (1, 4000), kind: str = "FP32", **audio: Any
 ) -> Any:
-    """A classifier with three classes."""
+    """Return a classifier with three classes."""
     spec = TensorSpec("x", kind, shape, audio.pop("quantization", None))
     table = {"sample_rate": RATE, **audio}
     manifest = {"task": "audio-classification", "labels": "l.txt", "audio": table}
@@ -38,7 +38,7 @@ def classifier(
 
 
 def arrays(task: Any, body: bytes, **values: Any) -> list[Any]:
-    """The input of each run."""
+    """Return the input of each run."""
     return [
         next(iter(run.values()))
         for run in task.prepare(memoryview(body), Hints(values=values)).runs
@@ -46,7 +46,7 @@ def arrays(task: Any, body: bytes, **values: Any) -> list[Any]:
 
 
 def npy(array: Any) -> bytes:
-    """An .npy file."""
+    """Return an .npy file."""
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
@@ -78,8 +78,8 @@ WRAPPED: dict[str, tuple[bytes, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", WRAPPED)
-def test_wrappings(tmp_path: Path, case: str) -> None:
-    """The same tone, however it is sent, is the same four windows."""
+def test_each_encoding_gives_the_same_windows(tmp_path: Path, case: str) -> None:
+    """The same tone in every encoding gives the same four windows."""
     body, values = WRAPPED[case]
     found = arrays(classifier(tmp_path), body, **values)
     assert [(a.shape, a.dtype) for a in found] == [((1, 4000), np.float32)] * 4
@@ -117,8 +117,8 @@ SHAPES: dict[str, tuple[tuple[int, ...], str, dict[str, Any], tuple[int, ...], s
 
 
 @pytest.mark.parametrize("case", SHAPES)
-def test_shapes(tmp_path: Path, case: str) -> None:
-    """A window has the input's shape, datatype and size of numbers."""
+def test_window_shapes(tmp_path: Path, case: str) -> None:
+    """A window has the input's shape, datatype and range."""
     shape, kind, audio, expected, dtype = SHAPES[case]
     first = arrays(classifier(tmp_path, shape, kind, **audio), wav(SECOND))[0]
     assert (first.shape, str(first.dtype)) == (expected, dtype)
@@ -127,7 +127,7 @@ def test_shapes(tmp_path: Path, case: str) -> None:
 
 
 def test_hop_context_and_padding(tmp_path: Path) -> None:
-    """Windows overlap, carry what was before them, and the last one is filled as asked."""
+    """Windows overlap and include their context; the last one is padded as configured."""
     ramp = (np.arange(1000) / 2000)[:, None]
     body = wav(ramp, bits=32, floating=True)
     for pad, last in (("zeros", [0.45, 0]), ("repeat", [0.45, 0.45])):
@@ -149,7 +149,7 @@ def test_hop_context_and_padding(tmp_path: Path) -> None:
 
 
 def test_normalisation(tmp_path: Path) -> None:
-    """Mean 0 and deviation 1, or the peak at 1; silence stays silence."""
+    """Mean 0 and deviation 1, or a peak of 1; silence stays silence."""
     zero_mean = arrays(
         classifier(tmp_path, (1, -1), normalize="zero-mean"), wav(SECOND + 0.2)
     )[0]
@@ -218,8 +218,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_sounds(tmp_path: Path, case: str) -> None:
-    """One sentence, and it is the input's fault."""
+def test_invalid_sounds_are_rejected(tmp_path: Path, case: str) -> None:
     body, values, text = BAD[case]
     with pytest.raises(ApiError, match=text) as caught:
         arrays(classifier(tmp_path, max_seconds=1.5), body, **values)
@@ -229,14 +228,14 @@ def test_bad_sounds(tmp_path: Path, case: str) -> None:
 def answer(
     task: Any, rows: list[list[float]], spans: list[tuple[float, float]], **options: Any
 ) -> Any:
-    """The answer to one run a window."""
+    """Return the answer to one run per window."""
     values = {"pool": options.pop("pool")} if "pool" in options else {}
     runs = [{"scores": np.array([row], np.float32)} for row in rows]
     return task.answer(runs, AnswerOptions(values=values, **options), spans)
 
 
 def test_pooling(tmp_path: Path) -> None:
-    """Mean weighted by how much of a window is sound, or the maximum, or each window by itself."""
+    """A mean weighted by the sound in each window, the maximum, or each window."""
     task = classifier(tmp_path)
     rows, spans = [[0.1, 0.8, 0.1], [0.9, 0.0, 0.1]], [(0.0, 0.3), (0.3, 0.1)]
     assert [(e["label"], round(e["score"], 3)) for e in answer(task, rows, spans)] == [
@@ -256,7 +255,7 @@ def test_pooling(tmp_path: Path) -> None:
 
 
 def test_several_rows_of_one_run(tmp_path: Path) -> None:
-    """A model that cuts the windows itself answers a row each."""
+    """A model that splits windows itself returns a row for each."""
     task = classifier(tmp_path, (-1,))
     runs = [{"scores": np.array([[0.2, 0.7, 0.1], [0.6, 0.3, 0.1]], np.float32)}]
     found = task.answer(
@@ -279,7 +278,7 @@ SPECS = [
 
 
 def detector(folder: Path, **audio: Any) -> Any:
-    """A model that takes 512 samples, its state and the rate."""
+    """Return a model that takes 512 samples, its state and the rate."""
     table = {"sample_rate": RATE, "window": 512, **audio}
     return task_of(
         folder,
@@ -290,7 +289,7 @@ def detector(folder: Path, **audio: Any) -> Any:
 
 
 def test_chained_runs(tmp_path: Path) -> None:
-    """All windows in order, the rate in each, the state left to the server."""
+    """Windows run in order, each with the rate, and the server keeps the state."""
     prepared = detector(tmp_path, context=64).prepare(memoryview(wav(SECOND)))
     assert prepared.chained and len(prepared.runs) == 32
     assert {name: a.shape for name, a in prepared.runs[0].items()} == {
@@ -306,7 +305,7 @@ def test_chained_runs(tmp_path: Path) -> None:
 def segments(
     task: Any, scores: list[float], **options: Any
 ) -> list[tuple[float, float]]:
-    """The stretches that are found in such probabilities, one a window of 0.032 s."""
+    """Return the segments for these probabilities, one per window of 0.032 s."""
     context = task.prepare(memoryview(wav(np.zeros((512 * len(scores), 1))))).context
     runs = [{"p": np.array([[score]], np.float32)} for score in scores]
     return [
@@ -316,7 +315,7 @@ def segments(
 
 
 def test_segments(tmp_path: Path) -> None:
-    """Short sounds and short pauses are passed over; both ends get some room."""
+    """Short sounds and pauses are ignored; both ends are extended a little."""
     task = detector(tmp_path, min_speech=0.1, min_silence=0.1, speech_pad=0.02)
     speech = (
         [0.0] * 10 + [0.9] * 10 + [0.1] + [0.9] * 10 + [0.0] * 10 + [0.9] + [0.0] * 5
@@ -331,7 +330,9 @@ def test_segments(tmp_path: Path) -> None:
 
 
 def test_each_window(tmp_path: Path) -> None:
-    """``pool=none`` gives every probability with its time; the last ends with the sound."""
+    """``pool=none`` returns every probability with its time; the last one ends with the
+    sound.
+    """
     task = detector(tmp_path)
     context = task.prepare(memoryview(wav(SECOND))).context
     runs = [{"p": np.array([[i / 100]], np.float32)} for i in range(32)]
@@ -342,8 +343,12 @@ def test_each_window(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=80), st.integers(1, 5))
 @SETTINGS
-def test_pieces_are_in_order_and_speech(scores: list[float], silence: int) -> None:
-    """Pieces do not touch, start and end with speech or near it, and hold every window above the threshold."""
+def test_segments_are_ordered_and_contain_all_speech(
+    scores: list[float], silence: int
+) -> None:
+    """Segments don't touch, start and end near speech, and cover every window above the
+    threshold.
+    """
     pieces = speech_windows(np.array(scores), 0.5, silence)
     inside = {n for first, last in pieces for n in range(first, last)}
     assert all(first < last for first, last in pieces)
@@ -366,7 +371,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
+def test_invalid_manifests_are_rejected(tmp_path: Path, case: str) -> None:
     """The error names the key."""
     change, text = WRONG[case]
     audio = {
@@ -380,15 +385,15 @@ def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
 
 
 def test_state_must_be_declared(tmp_path: Path) -> None:
-    """An input that nobody fills is named, with the way out."""
+    """The error names an unfilled input and the way out."""
     specs = [TensorSpec("x", "FP32", (-1, -1)), TensorSpec("h", "FP32", (1, 4))]
     manifest = {"task": "voice-activity", "audio": {"sample_rate": RATE, "window": 512}}
     with pytest.raises(ModelLoadError, match=r"\[state.feedback\]"):
         task_of(tmp_path, specs, {"p": (1, 1), "hn": (1, 4)}, manifest)
 
 
-def test_fixed_inputs_are_not_for_samples(tmp_path: Path) -> None:
-    """The server fills them, also those that usually get the rate or a mask."""
+def test_fixed_inputs_get_no_samples(tmp_path: Path) -> None:
+    """The server fills them, even those that usually get the rate or a mask."""
     names = ("h", "sr", "attention_mask")
     specs = [
         TensorSpec("x", "FP32", (-1, -1)),
@@ -403,7 +408,7 @@ def test_fixed_inputs_are_not_for_samples(tmp_path: Path) -> None:
 
 
 def test_keys_of_one_version(tmp_path: Path) -> None:
-    """A version may want another context than the rest."""
+    """One version can override the context."""
     task = detector(
         tmp_path, versions={"onnx": {"context": 8}, "torchscript": {"context": 9}}
     )
@@ -440,7 +445,9 @@ FILES = {
     ("kind", "start"),
     [(kind, start) for kind, starts in FILES.items() for start in starts],
 )
-def test_sounds_of_phones_are_refused_by_name(kind: str, start: bytes) -> None:
+def test_compressed_sounds_of_phones_are_rejected_by_name(
+    kind: str, start: bytes
+) -> None:
     assert container_of(memoryview(start + bytes(200))) == kind
 
 
@@ -457,5 +464,5 @@ def test_sounds_of_phones_are_refused_by_name(kind: str, start: bytes) -> None:
         b"\xff\xff\xff",
     ],
 )
-def test_no_sounds_of_phones(start: bytes) -> None:
+def test_other_files_are_not_mistaken_for_sounds_of_phones(start: bytes) -> None:
     assert container_of(memoryview(start)) == ""

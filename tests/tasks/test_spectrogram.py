@@ -1,4 +1,4 @@
-"""Spectrograms are those of other libraries, whatever the options, and find their place in a model's input."""
+"""Spectrograms equal those of other libraries and fit into a model's input."""
 
 from __future__ import annotations
 
@@ -31,22 +31,25 @@ SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples
 SMALL: dict[str, Any] = {"n_fft": 256, "hop_length": 128, "n_mels": 20}
 VECTORS = [(library, name) for library, cases in CASES.items() for name in cases]
 TOLERANCE = {"librosa": 1e-6, "tensorflow": 2e-4}
-"""Of the largest value. TensorFlow computes its mel weights in single precision."""
+"""Relative to the largest value.
+
+TensorFlow computes mel weights in single precision.
+"""
 
 
 def options(table: dict[str, Any]) -> SpectrogramOptions:
-    """What a manifest with this table says."""
+    """Return the options of a manifest with this table."""
     return parse_manifest({"spectrogram": table}).section(SpectrogramOptions)
 
 
 def spectrogram(rate: int = RATE, **table: Any) -> Spectrogram:
-    """By a manifest's keys."""
+    """Compute a spectrogram with a manifest's keys."""
     return Spectrogram(options(table), rate)
 
 
 @pytest.mark.parametrize(("library", "name"), VECTORS)
-def test_the_same_as_other_libraries(library: str, name: str) -> None:
-    """The figures of the named version, which lies in the file with them."""
+def test_spectrograms_equal_those_of_other_libraries(library: str, name: str) -> None:
+    """The vectors' file names the libraries' versions."""
     with np.load(DATA / f"spectrogram_{library}.npz") as data:
         wanted = data[name]
     found = spectrogram(**CASES[library][name]).features(signal())
@@ -72,7 +75,9 @@ def test_the_same_as_other_libraries(library: str, name: str) -> None:
 def test_any_length(
     samples: int, n_fft: int, less: int, hop: int, center: bool, pad: str, frame: str
 ) -> None:
-    """Frames are as many as was said, finite, of silence too; the fewest samples for them are that, and no fewer do."""
+    """Frames are finite and as many as computed, for silence too; the minimum of
+    samples is exact.
+    """
     made = spectrogram(
         n_fft=n_fft, win_length=max(2, n_fft - less), hop_length=hop, center=center, pad_mode=pad, frame_length=frame,
         kind="linear",
@@ -93,7 +98,7 @@ def test_any_length(
 @given(st.floats(0.01, 8))
 @SETTINGS
 def test_loudness(gain: float) -> None:
-    """A sound that is louder by a factor has powers by its square, and decibels by a constant."""
+    """A louder sound scales powers by the square and shifts decibels by a constant."""
     for table, expected in (
         ({"log": "none"}, lambda x: x * gain**2),
         ({"log": "none", "power": 1}, lambda x: x * gain),
@@ -106,7 +111,8 @@ def test_loudness(gain: float) -> None:
         made = spectrogram(**SMALL, **table)
         sound = signal()[:2000]
         wanted = expected(made.features(sound))
-        # The product is rounded to single precision, which shows in the quietest bands.
+        # The product is rounded to single precision, which matters in the quietest
+        # bands.
         found = made.features(sound * np.float32(gain))
         np.testing.assert_allclose(
             found, wanted, rtol=1e-4, atol=1e-3 * np.abs(wanted).max()
@@ -120,8 +126,10 @@ def test_loudness(gain: float) -> None:
     st.sampled_from(["htk", "slaney"]),
 )
 @SETTINGS
-def test_filters(bands: int, low: float, width: float, scale: str) -> None:
-    """Weights are never negative; each band's peak lies above the one before; outside of the range is nothing."""
+def test_mel_filters(bands: int, low: float, width: float, scale: str) -> None:
+    """Weights are non-negative, peaks increase, and frequencies out of range have no
+    weight.
+    """
     table = {
         "n_fft": 4096,
         "hop_length": 1,
@@ -139,7 +147,7 @@ def test_filters(bands: int, low: float, width: float, scale: str) -> None:
 
 
 def test_a_tone_is_in_its_band() -> None:
-    """The loudest bin and the loudest band are those of the tone's frequency."""
+    """The loudest bin and band are those of the tone's frequency."""
     sound = tone(frequency=1000.0)[:, 0].astype(np.float32)
     linear = spectrogram(
         kind="linear", n_fft=512, hop_length=512, center=False
@@ -151,23 +159,25 @@ def test_a_tone_is_in_its_band() -> None:
     }
 
 
-def test_cosines_turn_without_stretching() -> None:
-    """The transform is orthonormal, and the first coefficient the mean but for a factor."""
+def test_the_cosine_transform_is_orthonormal() -> None:
+    """The transform is orthonormal, and the first coefficient is a multiple of the
+    mean.
+    """
     table = cosines(40, 40)
     np.testing.assert_allclose(table.T @ table, np.eye(40), atol=1e-12)
     np.testing.assert_allclose(table[:, 0], 1 / np.sqrt(40))
 
 
-def test_frames_that_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worked on piece by piece, they are the same."""
+def test_many_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processing in pieces gives the same result."""
     made = spectrogram(**SMALL)
     whole = made.features(signal())
     monkeypatch.setattr("pocketserve.tasks.audio.spectrogram.BLOCK", 1000)
     np.testing.assert_array_equal(made.features(signal()), whole)
 
 
-def test_normalisation() -> None:
-    """By the window, by the bin, by numbers of the manifest; and the range below the largest value."""
+def test_spectrogram_normalisation() -> None:
+    """By window, by bin, by constants of the manifest; and a range below the maximum."""
     sound = signal()[:2500]
     every = spectrogram(**SMALL, normalize="all").features(sound)
     assert every.mean() == pytest.approx(0, abs=1e-5) and every.std() == pytest.approx(
@@ -219,8 +229,10 @@ PLACED: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...], bool]]
 
 
 @pytest.mark.parametrize("case", PLACED)
-def test_places_in_the_input(tmp_path: Path, case: str) -> None:
-    """Frames and bins go where the shape has room for them; windows are as long as the frames."""
+def test_dimensions_of_the_input(tmp_path: Path, case: str) -> None:
+    """The shape's dimensions fix frames and bins, and windows are as long as the
+    frames.
+    """
     shape, table, expected, swapped = PLACED[case]
     task = classifier(tmp_path, shape, **table)
     found = inputs(task, wav(tone(), bits=32, floating=True))
@@ -241,7 +253,7 @@ def test_places_in_the_input(tmp_path: Path, case: str) -> None:
 def classifier(
     folder: Path, shape: tuple[int, ...], datatype: str = "FP32", **table: Any
 ) -> Any:
-    """A classifier that takes a spectrogram."""
+    """Return a classifier that takes a spectrogram."""
     spec = TensorSpec(
         "x",
         datatype,
@@ -261,7 +273,7 @@ def classifier(
 
 
 def inputs(task: Any, body: bytes, **values: Any) -> list[Any]:
-    """The input of each run."""
+    """Return the input of each run."""
     return [
         next(iter(run.values()))
         for run in task.prepare(memoryview(body), Hints(values=values)).runs
@@ -269,7 +281,7 @@ def inputs(task: Any, body: bytes, **values: Any) -> list[Any]:
 
 
 def test_windows(tmp_path: Path) -> None:
-    """A longer window than the frames need loses the frames at its end; windows may overlap."""
+    """A window longer than its frames loses samples at its end; windows may overlap."""
     fewest = 25 * 128
     assert len(inputs(classifier(tmp_path, (1, 26, 20)), wav(tone()))) == -(
         -RATE // fewest
@@ -298,7 +310,9 @@ def test_windows(tmp_path: Path) -> None:
 
 
 def test_kinds_of_inputs(tmp_path: Path) -> None:
-    """Whole numbers are rounded and kept in range; quantised inputs get reals, which the server quantises."""
+    """Integers are rounded and clipped; quantised inputs get reals that the server
+    quantises.
+    """
     loud = wav(tone())
     real = inputs(classifier(tmp_path, (1, 26, 20)), loud)[0]
     small = inputs(classifier(tmp_path, (1, 26, 20), "INT8"), loud)[0]
@@ -321,10 +335,10 @@ def test_kinds_of_inputs(tmp_path: Path) -> None:
     np.testing.assert_allclose(sixteen, plain * 32768.0**2, rtol=1e-4)
 
 
-def test_sounds_that_are_too_long(
+def test_too_long_sounds_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused by their number of features, before any is made."""
+    """They are rejected by the number of features, before any is computed."""
     monkeypatch.setattr(module, "MAX_FEATURES", 100 * 20)
     monkeypatch.setattr(module, "MAX_PREPARED", 2 * 26 * 128)
     for shape in ((1, -1, 20), (1, 26, 20)):
@@ -332,10 +346,12 @@ def test_sounds_that_are_too_long(
             inputs(classifier(tmp_path, shape), wav(tone()))
 
 
-def test_what_is_worked_on_counts(
+def test_the_limit_counts_intermediate_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One coefficient of many bands is refused by the bands, and a window of the manifest's by its own length."""
+    """The limit counts bands before coefficients, and a manifest's window by its own
+    length.
+    """
     monkeypatch.setattr(module, "MAX_FEATURES", 100 * 20)
     monkeypatch.setattr(module, "MAX_PREPARED", 1 << 26)
     for shape in ((1, -1, 1), (1, 126, 1)):
@@ -343,8 +359,7 @@ def test_what_is_worked_on_counts(
             inputs(classifier(tmp_path, shape, kind="mfcc", n_mfcc=1), wav(tone()))
 
 
-def test_the_card_says_so(tmp_path: Path) -> None:
-    """What happens to a sound, in words."""
+def test_the_card_describes_the_preprocessing(tmp_path: Path) -> None:
     said = classifier(tmp_path, (1, 26, 20)).describe()["preprocessing"]
     assert said.endswith(
         "windows of 3200 samples; log-mel spectrogram of 20 bins, every 128 samples"
@@ -399,7 +414,7 @@ UNFIT: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_models_that_do_not_fit(tmp_path: Path, case: str) -> None:
+def test_incompatible_models_are_rejected(tmp_path: Path, case: str) -> None:
     """The error names the key."""
     shape, table, text = UNFIT[case]
     with pytest.raises(ModelLoadError, match=text):
@@ -433,7 +448,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_manifests_that_are_wrong(case: str) -> None:
+def test_invalid_manifests_are_rejected(case: str) -> None:
     """The error names the file, the key and the fix."""
     table, text = WRONG[case]
     with pytest.raises(ManifestError, match=rf"model\.toml: .*{text}"):
@@ -445,8 +460,8 @@ def test_manifests_that_are_wrong(case: str) -> None:
     st.sampled_from([None, 0, 1]),
 )
 @SETTINGS
-def test_any_shape(shape: list[int], layout: int | None) -> None:
-    """A layout that was found makes arrays that the input takes."""
+def test_random_shapes(shape: list[int], layout: int | None) -> None:
+    """An accepted layout gives arrays that the input accepts."""
     table = {
         **SMALL,
         **(

@@ -1,4 +1,4 @@
-"""Steps on pictures, strip by strip: they ask on the way, and every pixel is as if they were made at once."""
+"""Picture operations run in strips, check for cancellation, and equal Pillow's results."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SIZES = [
 
 
 def noise(size: tuple[int, int], mode: str) -> Any:
-    """A picture without two rows or columns alike."""
+    """Return a picture with distinct rows and columns."""
     pixels = np.random.default_rng(3).integers(0, 256, (size[1], size[0], 4), np.uint8)
     return Image.fromarray(pixels).convert(mode)
 
 
 class Asked:
-    """Counts how often a preparation asks, and gives it up at one of these times."""
+    """Counts the checks of a preparation and cancels at one of them."""
 
     def __init__(self, until: int = -1) -> None:
         self.count, self._until = 0, until
@@ -58,7 +58,7 @@ class Asked:
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 @pytest.mark.parametrize(("size", "wanted"), SIZES)
 @pytest.mark.parametrize("part", [(0.0, 0.0, 1.0, 1.0), (0.13, 0.21, 0.87, 0.7)])
-def test_scaling_in_strips_is_pillows_scaling(
+def test_scaling_in_strips_equals_pillow(
     size: tuple[int, int],
     wanted: tuple[int, int],
     part: tuple[float, ...],
@@ -78,7 +78,7 @@ def test_scaling_in_strips_is_pillows_scaling(
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
-def test_turning_in_strips_is_pillows_turning(
+def test_turning_in_strips_equals_pillow(
     orientation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = noise((23, 31), "RGB")
@@ -90,7 +90,7 @@ def test_turning_in_strips_is_pillows_turning(
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK"])
-def test_converting_in_strips_is_pillows_converting(
+def test_converting_in_strips_equals_pillow(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = noise((23, 31), mode)
@@ -100,7 +100,7 @@ def test_converting_in_strips_is_pillows_converting(
     assert mode == "RGBA" or np.array_equal(whole, np.asarray(image.convert("RGB")))
 
 
-def test_a_part_cut_out_in_strips_is_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cropping_in_strips_equals_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     image, box = noise((40, 50), "RGB"), (3, 7, 38, 49)
     monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
     assert np.array_equal(
@@ -109,10 +109,10 @@ def test_a_part_cut_out_in_strips_is_pillows(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("kind", ["turned", "see-through", "palette", "deep", "plain"])
-def test_every_step_asks_for_every_strip(
+def test_every_operation_checks_before_every_strip(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given up at any of the questions, a picture costs no more than one strip."""
+    """After a cancellation at any check, at most one strip is processed."""
     side, strip = 64, 256
     image = noise((side, side), "RGB")
     file = {
@@ -139,7 +139,9 @@ def test_every_step_asks_for_every_strip(
             read_picture(memoryview(file), shape, ImageOptions(), 10_000)
 
 
-def test_a_picture_to_draw_on_asks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_picture_to_draw_on_checks_for_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(strips, "STRIP_PIXELS", 256)
     asked = Asked()
     with cancellation_scope(asked):
@@ -147,7 +149,7 @@ def test_a_picture_to_draw_on_asks_as_well(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked.count >= 64 * 64 // 256
 
 
-def test_a_png_that_unpacks_a_thousandfold_is_taken_in_small_blocks() -> None:
+def test_a_highly_compressed_png_is_read_in_small_blocks() -> None:
     file, asked = saved(Image.new("RGB", (4000, 4000))), Asked()
     with cancellation_scope(asked):
         read_picture(
@@ -156,8 +158,8 @@ def test_a_png_that_unpacks_a_thousandfold_is_taken_in_small_blocks() -> None:
     assert asked.count >= len(file) // 8192 + 16
 
 
-def test_a_webp_that_nothing_could_stop_is_refused() -> None:
-    """The size stands in the header, and is judged before anything is decoded."""
+def test_a_webp_too_large_to_cancel_is_rejected() -> None:
+    """The header's size is checked before decoding."""
     file = bytearray(saved(Image.new("RGB", (8, 8)), "WEBP", lossless=True))
     side = 4097
     assert side * side > UNSTOPPABLE_PIXELS
@@ -204,7 +206,7 @@ def test_a_frame_of_an_odd_number_of_rows(height: int) -> None:
     )
 
 
-def test_a_sound_is_decoded_and_a_long_filter_run_in_blocks() -> None:
+def test_sounds_and_long_filters_run_in_blocks() -> None:
     asked = Asked()
     with cancellation_scope(asked):
         decode(

@@ -1,4 +1,4 @@
-"""Classifiers and regressions of tables, as converters write them, over the server's own path."""
+"""Table classifiers and regressions of converters, through the server's own code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Port = tuple[str, str, list[Any]]
 def node(
     kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
 ) -> Any:
-    """A node, in the domain that has its operator."""
+    """Return a node in the domain of its operator."""
     domain = attributes.pop("domain", "")
     return onnx.helper.make_node(kind, inputs, outputs, domain=domain, **attributes)
 
@@ -44,7 +44,7 @@ def node(
 def ml(
     kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
 ) -> Any:
-    """A node of ``ai.onnx.ml``."""
+    """Return a node of ``ai.onnx.ml``."""
     return node(kind, inputs, outputs, domain=ML, **attributes)
 
 
@@ -81,7 +81,7 @@ def save(
 def ask(
     path: Path, body: Any, manifest: str = CLASSIFIER, **query: str
 ) -> list[dict[str, Any]]:
-    """What the server answers."""
+    """Return the server's answer."""
     (path.parent / "model.toml").write_text(manifest)
     service, name, _ = open_local(str(path), None)
     try:
@@ -98,7 +98,7 @@ def ask(
 
 
 def labels_of(answer: Sequence[dict[str, Any]]) -> list[str]:
-    """The labels in order."""
+    """Return the labels in order."""
     return [entry["label"] for entry in answer]
 
 
@@ -108,7 +108,7 @@ def labels_of(answer: Sequence[dict[str, Any]]) -> list[str]:
 def linear(
     path: Path, classes: Sequence[Any], after: Sequence[Any] = (), label: str = "label"
 ) -> Path:
-    """A linear classifier whose scores are the row itself."""
+    """Create a linear classifier whose scores are the row itself."""
     is_text = isinstance(classes[0], str)
     attribute = {
         "classlabels_strings" if is_text else "classlabels_ints": list(classes)
@@ -129,7 +129,7 @@ def linear(
 
 
 def gathered(path: Path, classes: Any, kind: str, cast: bool = False) -> Path:
-    """Softmax scores, and the winner out of a constant list, as skl2onnx and other converters write it."""
+    """Create softmax scores and a winner from a constant list, as skl2onnx does."""
     end = "label" if not cast else "picked"
     nodes = [
         node("Softmax", ["X"], ["probabilities"], axis=1),
@@ -191,7 +191,7 @@ GRAPHS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_class_names_of_the_graph(tmp_path: Path, graph: str) -> None:
+def test_class_names_come_from_the_graph(tmp_path: Path, graph: str) -> None:
     build, expected = GRAPHS[graph]
 
     answer = ask(build(tmp_path / "m" / "m.onnx"), [1, 2, 3])
@@ -208,7 +208,7 @@ def test_top_k_and_threshold(tmp_path: Path) -> None:
     assert labels_of(ask(path, [1, 2, 3], threshold="1.5")) == ["30", "20"]
 
 
-def test_the_manifest_comes_before_the_graph(tmp_path: Path) -> None:
+def test_the_manifest_overrides_the_graph(tmp_path: Path) -> None:
     path = linear(tmp_path / "m" / "m.onnx", [10, 20, 30])
 
     answer = ask(path, [1, 2, 3], f'{CLASSIFIER}labels = ["low", "middle", "high"]\n')
@@ -239,11 +239,11 @@ def test_renamed_outputs_keep_their_classes(tmp_path: Path) -> None:
     assert labels_of(ask(path, [1, 2, 3], manifest)) == ["30", "20", "10"]
 
 
-# Names that the graph doesn't show
+# Names that are not in the graph
 
 
 def test_an_unknown_column_is_never_a_class(tmp_path: Path) -> None:
-    """The classes are computed: the winner is certain, the other columns have no names."""
+    """The classes are computed: the winner is known, but other columns have no names."""
     nodes = [
         node("Softmax", ["X"], ["probabilities"], axis=1),
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
@@ -301,7 +301,7 @@ def test_the_advice_for_tables_of_classes_works(tmp_path: Path) -> None:
 
 
 def test_the_winner_of_the_model_comes_first(tmp_path: Path) -> None:
-    """As of SVC, whose probabilities and decisions differ."""
+    """As for SVC, whose probabilities and decisions differ."""
     nodes = [
         node("Softmax", ["X"], ["probabilities"], axis=1),
         node("Neg", ["X"], ["minus"]),
@@ -336,8 +336,8 @@ def test_clusters_are_ordered_by_distance(tmp_path: Path) -> None:
     ]
 
 
-def test_a_column_for_each_class(tmp_path: Path) -> None:
-    """As ``zipmap="columns"`` writes it: one output a class, named with a prefix."""
+def test_one_output_per_class(tmp_path: Path) -> None:
+    """``zipmap="columns"`` writes one output per class, named with a prefix."""
     nodes = [
         node("Split", ["X", "sizes"], ["i10", "i20", "i30"], axis=1),
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
@@ -366,7 +366,7 @@ def test_a_column_for_each_class(tmp_path: Path) -> None:
 
 
 def zip_map(path: Path, classes: Sequence[Any]) -> Path:
-    """Scores as a map by class."""
+    """Create scores as a map by class."""
     is_text = isinstance(classes[0], str)
     attribute = {
         "classlabels_strings" if is_text else "classlabels_int64s": list(classes)
@@ -398,7 +398,7 @@ def test_a_map_by_class(tmp_path: Path, classes: list[Any]) -> None:
 
 
 def test_a_map_whose_classes_are_not_sorted(tmp_path: Path) -> None:
-    """The index is the model's own, in the answer as in the description."""
+    """The index is the model's own, in the answer and the description."""
     path = zip_map(tmp_path / "m" / "m.onnx", ["c", "a", "b"])
 
     answer = ask(path, [1, 3, 2])
@@ -411,7 +411,7 @@ def test_a_map_whose_classes_are_not_sorted(tmp_path: Path) -> None:
 
 
 def test_labels_of_more_classes_than_columns(tmp_path: Path) -> None:
-    """The winner is a name without a column of its own: the scores decide."""
+    """The winner has no column of its own, so the scores decide."""
     nodes = [
         node("Identity", ["X"], ["scores"]),
         node("ReduceMax", ["X"], ["most"], axes=[1], keepdims=0),
@@ -425,8 +425,8 @@ def test_labels_of_more_classes_than_columns(tmp_path: Path) -> None:
     assert labels_of(answer) == ["2", "1", "0"]
 
 
-def test_other_integers_are_no_classes(tmp_path: Path) -> None:
-    """As ``decision_leaf=True`` of sklearn-onnx adds them."""
+def test_additional_integers_are_not_classes(tmp_path: Path) -> None:
+    """``decision_leaf=True`` of sklearn-onnx adds them."""
     nodes = [
         node("Identity", ["X"], ["probabilities"]),
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
@@ -445,7 +445,7 @@ def test_other_integers_are_no_classes(tmp_path: Path) -> None:
     assert labels_of(ask(path, [1, 3, 2])) == ["20", "30", "10"]
 
 
-def test_a_model_with_winners_only(tmp_path: Path) -> None:
+def test_a_model_with_only_winners(tmp_path: Path) -> None:
     nodes = [
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
         node("Gather", ["classes", "number"], ["label"]),
@@ -465,7 +465,9 @@ def test_a_model_with_winners_only(tmp_path: Path) -> None:
 
 
 def test_several_targets_of_one_output(tmp_path: Path) -> None:
-    """Winners [rows, targets] and scores [targets, rows, classes], as of scikit-learn's forests."""
+    """Winners [rows, targets] and scores [targets, rows, classes], as in scikit-learn's
+    forests.
+    """
     nodes = [
         node("Neg", ["X"], ["minus"]),
         *(
@@ -533,7 +535,7 @@ def test_several_outputs_of_winners(tmp_path: Path) -> None:
 
 
 def matrix(path: Path) -> Path:
-    """Three targets of two features."""
+    """Return three targets of two features."""
     weights = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     nodes = [node("MatMul", ["X", "W"], ["variable"])]
     return save(
@@ -542,7 +544,7 @@ def matrix(path: Path) -> Path:
 
 
 def test_rows_by_feature_name(tmp_path: Path) -> None:
-    """JSON and CSV reach the columns of a model with an input for each, texts too."""
+    """JSON and CSV, with texts, reach a model with one input per column."""
     nodes = [
         node("Cast", ["age"], ["age_f"], to=1),
         ml(
@@ -617,7 +619,9 @@ def test_several_outputs_of_values(tmp_path: Path) -> None:
         ('name = "a"\nnames = ["a", "b", "c"]', "use names for several targets"),
     ],
 )
-def test_targets_that_do_not_fit(tmp_path: Path, target: str, message: str) -> None:
+def test_mismatched_targets_are_rejected(
+    tmp_path: Path, target: str, message: str
+) -> None:
     path = matrix(tmp_path / "m" / "m.onnx")
 
     with pytest.raises(Exception, match=message):
@@ -637,8 +641,8 @@ def test_the_reader_names_outputs(tmp_path: Path) -> None:
     }
 
 
-def test_a_cycle_and_a_long_chain_end(tmp_path: Path) -> None:
-    """A file may claim anything; the walk has a limit of steps."""
+def test_cycles_and_long_chains_end(tmp_path: Path) -> None:
+    """A file is untrusted, so the traversal has a step limit."""
     nodes = [node("Identity", ["b"], ["a"]), node("Identity", ["a"], ["b"])]
     nodes += [
         node("Identity", [f"c{number + 1}"], [f"c{number}"]) for number in range(5000)
@@ -650,7 +654,7 @@ def test_a_cycle_and_a_long_chain_end(tmp_path: Path) -> None:
     assert read_class_outputs(path) == {}
 
 
-def test_the_names_of_a_file_are_bounded_together(tmp_path: Path) -> None:
+def test_the_total_size_of_names_is_bounded(tmp_path: Path) -> None:
     """Outputs may share a list of names, but many large lists would fill the memory."""
     names = ["a" * (1 << 19), "b"]
     outputs = [(f"y{number}", "s", ["n"]) for number in range(20)]
@@ -681,7 +685,7 @@ def test_the_names_of_a_file_are_bounded_together(tmp_path: Path) -> None:
         read_class_outputs(save(tmp_path / "own.onnx", own, [X3], outputs, **constants))
 
 
-def test_targets_that_double_at_each_node_end(tmp_path: Path) -> None:
+def test_targets_that_double_at_each_node_are_bounded(tmp_path: Path) -> None:
     nodes = [
         ml(
             "LinearClassifier",
@@ -701,7 +705,7 @@ def test_targets_that_double_at_each_node_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"\x3a\xff\xff\xff\xff\x0f"])
-def test_damaged_files(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files_do_no_harm(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
 

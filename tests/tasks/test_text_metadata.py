@@ -1,4 +1,4 @@
-"""What TFLite metadata says of a text model is enough: tokenizer, roles of the inputs, outputs, labels."""
+"""TFLite metadata of text models: tokenizer, input roles, outputs, labels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ THREE = [TensorSpec(f"serving_default_input_{n}:0", "INT32", (1, 8)) for n in ra
 def task_of(
     folder: Path, inputs: list[TensorSpec], outputs: Any, metadata: ModelMetadata
 ) -> Any:
-    """The task of a TFLite file that has this metadata, and these files in the archive at its end."""
+    """Return the task of a TFLite file with this metadata and these archived files."""
     facts = model(folder, inputs, outputs)
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w") as archive:
@@ -60,7 +60,7 @@ def task_of(
 def described(
     inputs: list[str], outputs: list[TensorMetadata], unit: ProcessUnit
 ) -> ModelMetadata:
-    """Metadata with a tokenizer for all inputs."""
+    """Return metadata with a tokenizer for all inputs."""
     tensors = tuple(TensorMetadata(name) for name in inputs)
     return ModelMetadata(
         inputs=tensors, outputs=tuple(outputs), input_process_units=(unit,)
@@ -68,7 +68,7 @@ def described(
 
 
 def test_a_bert_classifier(tmp_path: Path) -> None:
-    """Inputs whose own names say nothing are told by their names in the metadata; labels in two languages."""
+    """Metadata names identify inputs with generic names; labels have two languages."""
     outputs = [TensorMetadata("probability", associated_files=(ENGLISH, GERMAN))]
     metadata = described(
         ["ids", "segment_ids", "mask"], outputs, BertTokenizer((VOCAB,))
@@ -89,8 +89,8 @@ def test_a_bert_classifier(tmp_path: Path) -> None:
     )
 
 
-def test_a_reader(tmp_path: Path) -> None:
-    """Start and end are told by the outputs' names in the metadata, in whatever order."""
+def test_a_question_answering_model(tmp_path: Path) -> None:
+    """The outputs' metadata names identify start and end, in any order."""
     outputs = [TensorMetadata("end_logits"), TensorMetadata("start_logits")]
     metadata = described(
         ["ids", "mask", "segment_ids"], outputs, BertTokenizer((VOCAB,))
@@ -113,8 +113,8 @@ def test_a_reader(tmp_path: Path) -> None:
     assert best["answer"] == "good film"
 
 
-def test_words_by_a_delimiter(tmp_path: Path) -> None:
-    """A vocabulary with numbers; the tokenizer at the input itself."""
+def test_words_are_split_by_a_delimiter(tmp_path: Path) -> None:
+    """A vocabulary with numbers, and a tokenizer at the input itself."""
     unit = RegexTokenizer(r"[^\w']+", (AssociatedFile("words.txt"),))
     tensor = TensorMetadata("input_text", process_units=(unit,))
     outputs = (TensorMetadata("probability", associated_files=(LABELS,)),)
@@ -126,7 +126,7 @@ def test_words_by_a_delimiter(tmp_path: Path) -> None:
 
 
 def test_a_sound_with_its_rate(tmp_path: Path) -> None:
-    """Rate and channels come from the metadata; without labels nothing is guessed."""
+    """Rate and channels come from the metadata; missing labels are not guessed."""
     sound = TensorMetadata(
         "audio_clip", content=Content("audio", AudioProperties(8000, 1))
     )
@@ -143,8 +143,8 @@ def test_a_sound_with_its_rate(tmp_path: Path) -> None:
     assert task_of(tmp_path, inputs, {"y": (1, 2)}, bare).name == "tensors"
 
 
-def test_a_vocabulary_that_is_not_there(tmp_path: Path) -> None:
-    """The model is served as tensors; the reason names the file."""
+def test_a_missing_vocabulary(tmp_path: Path) -> None:
+    """The model is served as tensors, and the reason names the file."""
     outputs = [TensorMetadata("probability", associated_files=(LABELS,))]
     metadata = described(
         ["ids", "mask", "segment_ids"],

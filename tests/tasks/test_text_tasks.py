@@ -1,4 +1,4 @@
-"""Texts become tokens in a model's inputs; its numbers become labels, answers and vectors."""
+"""Texts become tokens; model outputs become labels, answers and vectors."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ NUMBER = {word: number for number, word in enumerate(VOCABULARY)}
 
 
 def numbers(words: str) -> list[int]:
-    """The numbers of tokens."""
+    """Return the numbers of tokens."""
     return [NUMBER[word] for word in words.split()]
 
 
-# What a text is
+# Forms of a text
 
 
 def texts(body: bytes, content_type: str = "") -> Any:
-    """The texts of a body."""
+    """Return the texts of a body."""
     return read_texts(memoryview(body), Hints(content_type), 100)
 
 
@@ -61,8 +61,10 @@ READ: dict[str, tuple[bytes, str, Any]] = {
 }
 
 
-def test_what_cannot_be_texts_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody said JSON, more than the limits allow, or too many brackets, is a text, whose own limit counts."""
+def test_oversized_json_is_treated_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undeclared JSON over the limits, or with too many brackets, is a text with the
+    text's own limit.
+    """
     monkeypatch.setattr(module, "MAX_TEXTS", 2)
     longest = json.dumps(["\U0001f600" * 100] * 2, indent=8).encode()
     assert texts(longest) == (["\U0001f600" * 100] * 2, True)
@@ -78,7 +80,7 @@ def test_what_cannot_be_texts_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("case", READ)
-def test_what_a_text_is(case: str) -> None:
+def test_forms_of_a_text(case: str) -> None:
     """Bytes, charsets and JSON."""
     body, content_type, expected = READ[case]
     assert texts(body, content_type) == expected
@@ -113,8 +115,7 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_none(case: str) -> None:
-    """One sentence each."""
+def test_invalid_texts_are_rejected(case: str) -> None:
     body, content_type, text = REFUSED[case]
     with pytest.raises(ApiError, match=text):
         texts(body, content_type)
@@ -122,8 +123,8 @@ def test_what_is_none(case: str) -> None:
 
 @given(st.binary(max_size=80), st.sampled_from(["", "text/plain", "application/json"]))
 @SETTINGS
-def test_any_bytes_are_a_text_or_refused(body: bytes, content_type: str) -> None:
-    """Never anything but an ApiError."""
+def test_random_bytes_are_a_text_or_rejected(body: bytes, content_type: str) -> None:
+    """Only ApiError is raised."""
     code = ErrorCode.INVALID_INPUT
     try:
         found, _ = texts(body, content_type)
@@ -165,7 +166,7 @@ EVIL = [
 
 @pytest.mark.parametrize("pattern", GOOD)
 def test_delimiters(pattern: str) -> None:
-    """Lists of characters and classes are read, and leave words over."""
+    """Lists of characters and classes are read and leave the words."""
     assert compile_delimiter(pattern).pattern
     words = RegexWords(pattern, {"<START>": 1, "<UNKNOWN>": 2})
     assert words.special.first == (1,)
@@ -174,16 +175,16 @@ def test_delimiters(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", EVIL)
-def test_delimiters_of_strangers(pattern: str) -> None:
-    """What could run for ever, or is none, is refused."""
+def test_untrusted_delimiters_are_rejected(pattern: str) -> None:
+    """Patterns that could run forever are rejected, and so are invalid ones."""
     with pytest.raises(ValueError, match="delimiter"):
         compile_delimiter(pattern)
 
 
 @given(st.text(max_size=40))
 @SETTINGS
-def test_words_are_what_is_left_over(text: str) -> None:
-    """Words and delimiters together are the text; shorthand classes mean ASCII."""
+def test_words_are_the_text_between_delimiters(text: str) -> None:
+    """Words and delimiters together form the text; shorthand classes mean ASCII."""
     words = RegexWords(r"[^\w']+", {})
     found = ["".join(text[token.start : token.end]) for token in words.tokens(text)]
     assert found == [word for word in compile_delimiter(r"[^\w']+").split(text) if word]
@@ -193,13 +194,15 @@ def test_words_are_what_is_left_over(text: str) -> None:
 
 
 def arrays(task: Any, body: bytes) -> Any:
-    """The inputs of the first run."""
+    """Return the inputs of the first run."""
     return task.prepare(memoryview(body)).runs[0]
 
 
 @pytest.mark.parametrize("kind", ["INT32", "INT64"])
 def test_a_bert_classifier(tmp_path: Path, kind: str) -> None:
-    """Three inputs by their names, filled to the model's length, special tokens around the text."""
+    """Three named inputs, padded to the model's length, with special tokens around the
+    text.
+    """
     task = task_of(
         tmp_path,
         bert_inputs(8, kind),
@@ -222,7 +225,7 @@ def test_a_bert_classifier(tmp_path: Path, kind: str) -> None:
 
 
 def test_open_lengths(tmp_path: Path) -> None:
-    """A model of any length gets what is there, up to what its files say that it was trained for."""
+    """A model of any length gets the text up to the trained length in its files."""
     manifest = {"task": "text-classification", "labels": "l.txt"}
     files = {**FILES, "tokenizer_config.json": {"model_max_length": 5}}
     task = task_of(tmp_path, bert_inputs(), {"logits": (1, 2)}, manifest, files)
@@ -231,7 +234,7 @@ def test_open_lengths(tmp_path: Path) -> None:
 
 
 def test_a_hugging_face_folder(tmp_path: Path) -> None:
-    """Labels, logits and case come from the files that lie beside such a model."""
+    """Labels, logits and case come from the files beside such a model."""
     config = {
         "architectures": ["BertForSequenceClassification"],
         "id2label": {"0": "NEGATIVE", "1": "POSITIVE"},
@@ -258,8 +261,8 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_languages(tmp_path: Path) -> None:
-    """Labels in the request's language; an unknown one falls back."""
+def test_label_languages(tmp_path: Path) -> None:
+    """Labels are in the request's language, with a fallback for unknown ones."""
     manifest = {
         "task": "text-classification",
         "labels": "l.txt",
@@ -280,8 +283,8 @@ def test_languages(tmp_path: Path) -> None:
     assert found == ["gut", "good", "good"]
 
 
-def test_one_number_for_two_labels(tmp_path: Path) -> None:
-    """The probability of the second."""
+def test_one_score_with_two_labels(tmp_path: Path) -> None:
+    """It is the second label's probability."""
     manifest = {
         "task": "text-classification",
         "labels": "l.txt",
@@ -294,7 +297,7 @@ def test_one_number_for_two_labels(tmp_path: Path) -> None:
     assert [(e["input"], e["label"]) for e in found] == [(0, "bad"), (1, "good")]
 
 
-def test_a_model_that_reads_by_itself(tmp_path: Path) -> None:
+def test_a_model_with_its_own_tokenizer(tmp_path: Path) -> None:
     """A BYTES input gets the text."""
     task = task_of(
         tmp_path,
@@ -363,8 +366,8 @@ WRONG: dict[str, tuple[list[TensorSpec], dict[str, Any], dict[str, Any], str]] =
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_models_that_do_not_fit(tmp_path: Path, case: str) -> None:
-    """The error says what to add."""
+def test_incompatible_models_are_rejected(tmp_path: Path, case: str) -> None:
+    """The error says which entry to add."""
     inputs, table, files, text = WRONG[case]
     with pytest.raises(ModelLoadError, match=text):
         task_of(
@@ -376,8 +379,8 @@ def test_models_that_do_not_fit(tmp_path: Path, case: str) -> None:
         )
 
 
-def test_any_tokenizer_json(tmp_path: Path) -> None:
-    """What is not BERT's goes through the library, with the same special tokens around it."""
+def test_other_tokenizers_use_the_library(tmp_path: Path) -> None:
+    """Tokenizers other than BERT's use the library, with the same special tokens."""
     library = pytest.importorskip("tokenizers", reason="needs the tokenizers library")
     made = library.Tokenizer(
         library.models.WordLevel(
@@ -420,7 +423,7 @@ ASK = {
 
 
 def reader(folder: Path, length: int = 40, **table: Any) -> Any:
-    """A model for questions."""
+    """Return a model for questions."""
     outputs = {"end_logits": (1, length), "start_logits": (1, length)}
     return task_of(
         folder,
@@ -432,7 +435,7 @@ def reader(folder: Path, length: int = 40, **table: Any) -> Any:
 
 
 def logits(length: int, start: int, end: int) -> dict[str, Any]:
-    """Outputs that are sure of one span."""
+    """Return outputs that are certain of one span."""
     found = {
         name: np.zeros((1, length), np.float32)
         for name in ("start_logits", "end_logits")
@@ -441,8 +444,8 @@ def logits(length: int, start: int, end: int) -> dict[str, Any]:
     return found
 
 
-def test_answers(tmp_path: Path) -> None:
-    """The question, the context, and a place in it in characters."""
+def test_answer_a_question(tmp_path: Path) -> None:
+    """The question, the context, and an answer with its character offsets."""
     task = reader(tmp_path)
     prepared = task.prepare(memoryview(json.dumps(ASK).encode()))
     words = (
@@ -469,7 +472,7 @@ def test_answers(tmp_path: Path) -> None:
 
 
 def test_no_answer(tmp_path: Path) -> None:
-    """Where the model points at the first token, nothing in the text scores high."""
+    """If the model selects the first token, no span scores high."""
     task = reader(tmp_path)
     context = task.prepare(memoryview(json.dumps(ASK).encode())).context
     assert task.answer([logits(40, 0, 0)], AnswerOptions(), context)[0]["score"] < 0.01
@@ -482,7 +485,9 @@ def test_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 14, 15, 16, 29, 30, 31, 100, 400])
 @pytest.mark.parametrize("stride", [0, 1, 7, 30])
 def test_windows_cover_long_contexts(tmp_path: Path, count: int, stride: int) -> None:
-    """Every token is in a window, neighbours share some, and places stay those of the whole text."""
+    """Every token is in a window, adjacent ones overlap, and offsets refer to the whole
+    text.
+    """
     task = reader(tmp_path, 20, stride=stride)
     text = " ".join(["paris"] * count)
     prepared = task.prepare(
@@ -524,15 +529,14 @@ BAD_QUESTIONS = {
 
 
 @pytest.mark.parametrize("case", BAD_QUESTIONS)
-def test_bad_questions(tmp_path: Path, case: str) -> None:
-    """One sentence each."""
+def test_invalid_questions_are_rejected(tmp_path: Path, case: str) -> None:
     body, text = BAD_QUESTIONS[case]
     with pytest.raises(ApiError, match=text):
         reader(tmp_path).prepare(memoryview(body))
 
 
 def test_a_context_without_tokens(tmp_path: Path) -> None:
-    """Nothing to read is no answer, and no fault."""
+    """An empty context gives no answer and no error."""
     task = reader(tmp_path)
     prepared = task.prepare(
         memoryview(json.dumps({"question": "who?", "context": "\u200b"}).encode())
@@ -546,7 +550,7 @@ def test_a_context_without_tokens(tmp_path: Path) -> None:
 def embedder(
     folder: Path, shape: tuple[int, ...] = (1, 8, 2), files: Any = None, **table: Any
 ) -> Any:
-    """A model for vectors of two numbers."""
+    """Return a model for vectors of two numbers."""
     manifest = {"task": "text-embedding", "text": table}
     return task_of(
         folder,
@@ -576,7 +580,7 @@ TOKENS = np.array(
 def test_pooling(
     tmp_path: Path, table: dict[str, Any], files: dict[str, Any], expected: list[float]
 ) -> None:
-    """Over the tokens of the text: padding has no part in it."""
+    """Padding does not take part in it."""
     (tmp_path / "m" / "1_Pooling").mkdir(parents=True)
     for name, content in files.items():
         (tmp_path / "m" / name / "config.json").write_text(json.dumps(content))
@@ -589,7 +593,7 @@ def test_pooling(
 
 
 def test_a_list_and_a_query(tmp_path: Path) -> None:
-    """Vectors in the order of the texts; with a query, the texts by their cosine."""
+    """Vectors are in the order of the texts; with a query, texts are ordered by cosine."""
     task = embedder(tmp_path, (1, 2))
     outputs = [
         {"last_hidden_state": np.array([row], np.float32)}

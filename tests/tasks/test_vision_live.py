@@ -1,4 +1,4 @@
-"""A detector made on the spot, in a real server: what its file says is used, and frames and drawings go all the way."""
+"""A small detector on a real server uses its metadata, frames and drawings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ WIDTH, HEIGHT = 64, 32
 
 
 def detector(path: Path) -> None:
-    """A file as Ultralytics exports it: two boxes that never change, and scores that follow the picture's red."""
+    """Create a detector as Ultralytics exports it: two fixed boxes, scored by the
+    picture's red.
+    """
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     boxes = np.array([[16, 48, 8], [16, 16, 8], [16, 16, 4], [8, 8, 4]], np.float32)[
         None
@@ -61,7 +63,7 @@ def detector(path: Path) -> None:
 
 @pytest.fixture
 def server(new_server: StartServer, tmp_path: Path) -> Any:
-    """A server on that one file."""
+    """Serve that one file."""
     models = tmp_path / "models"
     models.mkdir()
     detector(models / "toy.onnx")
@@ -69,14 +71,14 @@ def server(new_server: StartServer, tmp_path: Path) -> Any:
 
 
 def red(width: int, height: int) -> bytes:
-    """A red picture."""
+    """Return a red picture."""
     file = io.BytesIO()
     Image.new("RGB", (width, height), (255, 0, 0)).save(file, "PNG")
     return file.getvalue()
 
 
 def entry(label: str, index: int, score: float, x: float) -> dict[str, Any]:
-    """An object on a picture of 640 x 320."""
+    """Return an object on a picture of 640 x 320."""
     box = {"x": x, "y": 120, "width": 160, "height": 80}
     return {"label": label, "index": index, "score": pytest.approx(score), "box": box}
 
@@ -84,8 +86,10 @@ def entry(label: str, index: int, score: float, x: float) -> dict[str, Any]:
 LEFT, RIGHT = entry("left", 0, 0.9, 80), entry("right", 1, 0.8, 400)
 
 
-def test_a_file_that_says_what_it_is(server: Any) -> None:
-    """Task, size, normalisation, letterbox and labels come from the file; boxes are the picture's."""
+def test_a_self_describing_file(server: Any) -> None:
+    """Task, size, normalisation, letterbox and labels come from the file; boxes refer
+    to the picture.
+    """
     answer = server.call("POST", "/predictions/toy", data=red(640, 320)).json()
     assert (answer["task"], answer["predictions"]) == (
         "object-detection",
@@ -94,7 +98,7 @@ def test_a_file_that_says_what_it_is(server: Any) -> None:
     square = server.call("POST", "/predictions/toy", data=red(320, 320)).json()[
         "predictions"
     ]
-    # Between bars of 16 pixels on either side; the left box lies half on a bar.
+    # Bars of 16 pixels on either side; the left box lies half on a bar.
     assert [one["box"] for one in square] == [
         {"x": 0, "y": 120, "width": 80, "height": 80},
         {"x": 240, "y": 120, "width": 80, "height": 80},
@@ -102,7 +106,7 @@ def test_a_file_that_says_what_it_is(server: Any) -> None:
 
 
 def test_a_frame_and_a_drawing(server: Any) -> None:
-    """The same from a camera's bytes, turned upright, as an answer and as a picture."""
+    """A camera's frame is turned upright, answered and drawn."""
     frame = np.zeros((640, 320, 3), np.uint8)
     frame[..., 0] = 255
     query = "?format=rgb&width=320&height=640&rotation=90"
@@ -130,8 +134,8 @@ def test_a_frame_and_a_drawing(server: Any) -> None:
     )
 
 
-def test_region_and_card(server: Any) -> None:
-    """A region moves the boxes; the card says what was read from the file."""
+def test_a_region_and_the_card(server: Any) -> None:
+    """A region moves the boxes; the card shows the file's metadata."""
     found = server.call(
         "POST", "/predictions/toy?region=320,0,320,160", data=red(640, 320)
     ).json()["predictions"]

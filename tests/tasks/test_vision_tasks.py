@@ -1,4 +1,4 @@
-"""Segmentation, poses, and what files say of preprocessing, labels and scores."""
+"""Segmentation, poses, and metadata on preprocessing, labels and scores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def segmenter(
     labels: str = "ground\nleft\ntop\n",
     **image: Any,
 ) -> Any:
-    """The task for a map."""
+    """Return the task for a map."""
     manifest: dict[str, Any] = {
         "task": "image-segmentation",
         "segmentation": options,
@@ -62,8 +62,8 @@ def segmenter(
 
 
 @pytest.mark.parametrize("case", MAPS)
-def test_maps(tmp_path: Path, case: str) -> None:
-    """Each layout gives the same shares and the same mask."""
+def test_segmentation_maps(tmp_path: Path, case: str) -> None:
+    """Each layout gives the same shares and mask."""
     array, options = MAPS[case]
     task = segmenter(tmp_path, array, options)
     context = task.prepare(picture()).context
@@ -99,7 +99,7 @@ def test_maps(tmp_path: Path, case: str) -> None:
 def test_a_map_of_one_channel(
     tmp_path: Path, options: dict[str, Any], high: float
 ) -> None:
-    """Above the threshold is class 1; logits go through a sigmoid first."""
+    """Class 1 is above the threshold; logits get a sigmoid first."""
     array = np.where(CLASSES == 1, high, -0.1)[None, ..., None].astype(np.float32)
     task = segmenter(tmp_path, array, options)
     found = task.answer(
@@ -120,7 +120,7 @@ def test_a_map_of_one_channel(
 def test_the_names_of_one_channel(
     tmp_path: Path, labels: str, names: list[str], shape: tuple[int, ...]
 ) -> None:
-    """A single name is the object's, not the background's, and the background is not drawn."""
+    """A single name is the object's; the background has none and is not drawn."""
     photo = picture(800, 800)  # smaller ones are drawn larger
     array = np.where(CLASSES == 1, 0.9, 0.1).reshape(shape).astype(np.float32)
     task = segmenter(tmp_path, array, {}, labels)
@@ -137,8 +137,10 @@ def test_the_names_of_one_channel(
     assert drawn[300, 600].any() == (names[0] == "ground")
 
 
-def test_bars_do_not_count(tmp_path: Path) -> None:
-    """A letterbox's bars are cut off the mask; a crop's mask covers the part that was seen."""
+def test_letterbox_bars_are_removed(tmp_path: Path) -> None:
+    """A letterbox's bars are removed from the mask; a crop's mask covers the visible
+    part.
+    """
     bars = np.zeros((1, 10, 20), np.int64)
     bars[:, :, 5:15] = 1
     task = segmenter(tmp_path, bars, {}, resize="letterbox")
@@ -169,8 +171,8 @@ def test_many_classes(tmp_path: Path) -> None:
     assert mask.tolist() == array[0].tolist()
 
 
-def test_names_of_the_map(tmp_path: Path) -> None:
-    """The manifest's name is one that an output has itself; else that of a signature, where it means one output."""
+def test_output_names_of_the_map(tmp_path: Path) -> None:
+    """The manifest's name is an output's own, or a signature's if unambiguous."""
     aliases = {"first": ("second", "scores", "map"), "second": ("first", "scores")}
     outputs = tuple(
         TensorSpec(name, "FP32", (1, 8, 8, 3), aliases=aliases[name])
@@ -199,8 +201,8 @@ def test_names_of_the_map(tmp_path: Path) -> None:
         segmenter_of("none")
 
 
-def test_labels_tell_a_segmenter(tmp_path: Path) -> None:
-    """As many names as channels are certain; without names, a map is a map."""
+def test_labels_identify_a_segmenter(tmp_path: Path) -> None:
+    """As many names as channels identify one; without names it stays tensors."""
     shapes = {"map": (1, 50, 100, 3)}
     assert (
         select_task(
@@ -212,7 +214,7 @@ def test_labels_tell_a_segmenter(tmp_path: Path) -> None:
 
 
 def test_labels_of_a_model_without_a_task(tmp_path: Path) -> None:
-    """They are for whoever asks for classes of an output; what cannot be read is told only where it is asked for."""
+    """They name classes of an output on request; only then is a read error reported."""
     shapes = {"a": (1, 2), "b": (1, 2)}
     assert list(
         select_task(
@@ -231,7 +233,7 @@ def test_labels_of_a_model_without_a_task(tmp_path: Path) -> None:
 
 
 def movenet(points: Any) -> Any:
-    """MoveNet's output for points [k, (x, y, score)] as ratios."""
+    """Return MoveNet's output for points [k, (x, y, score)] as ratios."""
     return np.asarray(points, np.float32)[:, [1, 0, 2]][None, None]
 
 
@@ -245,7 +247,7 @@ STRETCHED = {"task": "pose-estimation", "image": {"resize": "stretch"}}
 
 
 def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
-    """The body on a picture of 400 x 400 that filled the input."""
+    """Check the body on a picture of 400 x 400 that filled the input."""
     points = entry["keypoints"]
     assert [point["label"] for point in points] == list(COCO)
     np.testing.assert_allclose(
@@ -263,7 +265,9 @@ def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
 
 
 def test_movenet(tmp_path: Path) -> None:
-    """Told by its output's shape; it takes pixels from 0 to 255 between bars, as its authors say."""
+    """Its output's shape identifies it; it takes pixels from 0 to 255 between bars, as
+    documented.
+    """
     plain = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
     assert (
         "scaled to fit between bars to 200x100 RGB, pixel / 1"
@@ -280,7 +284,7 @@ def test_movenet(tmp_path: Path) -> None:
 
 
 def test_several_bodies(tmp_path: Path) -> None:
-    """MoveNet's multipose: the better one first, the empty rows left out."""
+    """MoveNet's multipose: the better one first, without empty rows."""
     rows = np.zeros((1, 6, 56), np.float32)
     for row, score in ((2, 0.5), (4, 0.9)):
         rows[0, row, :51] = movenet(BODY).reshape(-1)
@@ -293,7 +297,7 @@ def test_several_bodies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_posenet(tmp_path: Path, swapped: bool) -> None:
-    """The hottest cell and its offset; which output is which is told from the channels."""
+    """The highest cell and its offset; the channels identify the outputs."""
     heat, offsets = (
         np.full((1, 5, 9, 17), -8.0, np.float32),
         np.zeros((1, 5, 9, 34), np.float32),
@@ -339,10 +343,10 @@ def test_names_of_points(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_poses_that_do_not_fit(
+def test_incompatible_poses_are_rejected(
     tmp_path: Path, shapes: Any, options: Any, part: str
 ) -> None:
-    """Each fault names the key."""
+    """Each error names the key."""
     with pytest.raises(ModelLoadError, match=part):
         select_task(
             facts(tmp_path, shapes, {"task": "pose-estimation", "pose": options})
@@ -353,7 +357,7 @@ def test_poses_that_do_not_fit(
 
 
 def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
-    """The PNG that annotate gives."""
+    """Return the PNG from annotate."""
     body, hints = picture(width, height, "JPEG"), Hints()
     context = task.prepare(body).context
     answer = task.answer([outputs], AnswerOptions(threshold=0.0), context)
@@ -416,8 +420,8 @@ def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
     assert np.abs(np.asarray(png, np.int16) - np.asarray(jpeg, np.int16)).mean() < 4
 
 
-def test_many_bars(tmp_path: Path) -> None:
-    """Ten thousand classes make no picture of gigabytes."""
+def test_a_drawing_with_many_classes_is_bounded(tmp_path: Path) -> None:
+    """Ten thousand classes do not give a picture of gigabytes."""
     task = select_task(
         facts(tmp_path, {"s": (1, 10_000)}, {"task": "image-classification"})
     )
@@ -431,15 +435,14 @@ def test_many_bars(tmp_path: Path) -> None:
     assert len(entries) == 10_000 and image.height < 8000
 
 
-def test_nothing_to_draw_on(tmp_path: Path) -> None:
-    """Numbers are no picture."""
+def test_numbers_cannot_be_drawn_on(tmp_path: Path) -> None:
     task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
     with pytest.raises(ApiError, match="needs a picture") as caught:
         task.annotate(memoryview(b"[1]"), Hints(), [], [], None)
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
 
-# What files say
+# Metadata of files
 
 VIT = {
     "do_resize": True,
@@ -535,8 +538,8 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
 }
 
 
-def test_the_problem_type_of_a_timm_model_counts(tmp_path: Path) -> None:
-    """transformers wraps models of timm, and trains them for several labels too."""
+def test_the_problem_type_of_a_timm_model_applies(tmp_path: Path) -> None:
+    """transformers wraps models of timm, also for several labels."""
     config = {
         "architectures": ["TimmWrapperForImageClassification"],
         "problem_type": "multi_label_classification",
@@ -603,8 +606,8 @@ def test_timm_scores_get_softmax_unless_the_manifest_says_otherwise(
 
 
 @pytest.mark.parametrize("case", SAID)
-def test_preprocessing_that_files_name(tmp_path: Path, case: str) -> None:
-    """Each maker's file becomes the same few options."""
+def test_preprocessing_from_metadata(tmp_path: Path, case: str) -> None:
+    """Each tool's file gives the same few options."""
     files, properties, wanted = SAID[case]
     found = image_options(
         facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)
@@ -619,8 +622,10 @@ def test_preprocessing_that_files_name(tmp_path: Path, case: str) -> None:
     assert found.crop_fraction == pytest.approx(wanted.crop_fraction)
 
 
-def test_the_manifest_comes_first(tmp_path: Path) -> None:
-    """Key by key; but half of a normalisation is completed, and a way of resizing stands alone."""
+def test_the_manifest_overrides_metadata(tmp_path: Path) -> None:
+    """Each key alone; but half a normalisation is completed, and resizing is
+    independent.
+    """
     manifest = {"image": {"resize": "letterbox", "mean": 0, "std": 1}}
     found = image_options(
         facts(tmp_path, {"s": (1, 2)}, manifest, {"preprocessor_config.json": RESNET})
@@ -649,8 +654,8 @@ def test_the_manifest_comes_first(tmp_path: Path) -> None:
         '{"rescale_factor": "1/255"}',
     ],
 )
-def test_files_that_cannot_be_used(tmp_path: Path, content: str) -> None:
-    """A damaged file is named, not passed over."""
+def test_damaged_metadata_files_are_named(tmp_path: Path, content: str) -> None:
+    """A damaged file is named instead of ignored."""
     with pytest.raises(ModelLoadError, match="beside the model"):
         image_options(
             facts(tmp_path, {"s": (1, 2)}, files={"preprocessor_config.json": content})
@@ -659,9 +664,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.parametrize("key", ["image_mean", "image_std"])
 @pytest.mark.parametrize("count", [0, 2, 4])
-def test_numbers_for_no_number_of_channels(
-    tmp_path: Path, key: str, count: int
-) -> None:
+def test_a_wrong_number_of_channel_values(tmp_path: Path, key: str, count: int) -> None:
     processor = {"image_mean": [0.5], "image_std": [0.5], key: [0.5] * count}
     files = {"preprocessor_config.json": processor}
 
@@ -669,7 +672,7 @@ def test_numbers_for_no_number_of_channels(
         image_options(facts(tmp_path, {"s": (1, 2)}, files=files))
 
 
-def test_a_factor_that_is_not_applied_may_be_anything(tmp_path: Path) -> None:
+def test_an_unused_factor_is_not_checked(tmp_path: Path) -> None:
     processor = {"do_rescale": False, "rescale_factor": "none"}
     files = {"preprocessor_config.json": processor}
 
@@ -679,7 +682,7 @@ def test_a_factor_that_is_not_applied_may_be_anything(tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_hugging_face(tmp_path: Path) -> None:
-    """Names and logits: no manifest is needed."""
+    """Names and logits suffice without a manifest."""
     config = {
         "architectures": ["ViTForImageClassification"],
         "id2label": {"1": "dog", "0": "cat"},
@@ -712,8 +715,8 @@ NAMED: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", NAMED)
-def test_where_labels_come_from(tmp_path: Path, case: str) -> None:
-    """Each maker's place for names."""
+def test_label_sources(tmp_path: Path, case: str) -> None:
+    """Each tool's file for names."""
     files, properties, wanted = NAMED[case]
     assert (
         list(
@@ -726,8 +729,8 @@ def test_where_labels_come_from(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["l.txt", ["cat"]])
-def test_languages(tmp_path: Path, name: str | list[str]) -> None:
-    """The wanted language, its relative, or the first; in files or in the manifest."""
+def test_label_languages(tmp_path: Path, name: str | list[str]) -> None:
+    """The requested language, a related one, or the first; from files or the manifest."""
     manifest = {"labels": name, "translations": {"de": ["Katze"], "pt-BR": "l.pt.txt"}}
     files = {"l.txt": "cat\n", "l.pt.txt": "gato\n"}
     labels = find_labels(facts(tmp_path, {"s": (1, 2)}, manifest, files))
@@ -737,7 +740,9 @@ def test_languages(tmp_path: Path, name: str | list[str]) -> None:
 
 
 def test_calibration() -> None:
-    """scale / (1 + exp(-(slope * t(score) + offset))); classes without parameters get the default."""
+    """scale / (1 + exp(-(slope * t(score) + offset))); classes without parameters get
+    the default.
+    """
     rows = np.array(
         [
             [1.0, 2.0, -1.0, -np.inf],
@@ -758,14 +763,13 @@ def test_calibration() -> None:
     assert above[2] == pytest.approx(0.9 * sigmoid(0.5))
 
 
-def test_activations() -> None:
-    """Large numbers do not overflow."""
+def test_activations_of_large_numbers_do_not_overflow() -> None:
     assert sigmoid(np.array([-1e9, 0.0, 1e9])).tolist() == [0.0, 0.5, 1.0]
     assert softmax(np.array([1e9, 1e9])).tolist() == [0.5, 0.5]
 
 
 def test_an_input_of_open_size(tmp_path: Path) -> None:
-    """It takes the size that the manifest fixes, and says so where there is none."""
+    """The manifest fixes the size; without it the error says so."""
     image = TensorSpec("image", "FP32", (-1, 3, -1, -1))
     manifest: dict[str, Any] = {"task": "image-classification"}
     with pytest.raises(ModelLoadError, match="set width and height"):
@@ -809,10 +813,10 @@ NUMBERS = st.one_of(
 
 @settings(derandomize=True, deadline=None, database=None, max_examples=40)
 @given(data=st.data(), case=st.sampled_from(sorted(ANY_TASK)))
-def test_outputs_of_any_kind(
+def test_random_outputs_do_no_harm(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str
 ) -> None:
-    """Whatever numbers a model gives, the answer is valid JSON with finite boxes, or an error of the model's."""
+    """Any numbers give valid JSON with finite boxes, or a model error."""
     manifest, shapes = ANY_TASK[case]
     task = select_task(facts(tmp_path_factory.mktemp("any"), shapes, manifest))
     context = task.prepare(picture(40, 30)).context

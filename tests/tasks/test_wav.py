@@ -1,4 +1,4 @@
-"""WAV files of every kind that recorders write, and of kinds that nobody should."""
+"""WAV files of recorders, and damaged or hostile ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TONE = tone(0.05, channels=2)
 
 
 def read(body: bytes, *, mono: bool = False, seconds: float = 60) -> Sound:
-    """The sound of a file."""
+    """Return the sound of a file."""
     return read_wav(memoryview(body), seconds, mono=mono)
 
 
@@ -29,7 +29,7 @@ FORMATS = [(8, False), (16, False), (24, False), (32, False), (32, True), (64, T
 @pytest.mark.parametrize("sub", [False, True], ids=["plain", "extensible"])
 @pytest.mark.parametrize(("bits", "floating"), FORMATS)
 @pytest.mark.parametrize("channels", [1, 2, 6])
-def test_formats(
+def test_wav_formats(
     channels: int, bits: int, floating: bool, sub: bool, order: str
 ) -> None:
     """Every width, number of channels and byte order gives the same samples."""
@@ -54,8 +54,8 @@ A_LAW = {0x2A: -32256, 0xAA: 32256, 0xD5: 8, 0x55: -8, 0x80: 5504}
 @pytest.mark.parametrize(
     ("code", "table"), [(7, MU_LAW), (6, A_LAW)], ids=["mu-law", "A-law"]
 )
-def test_companded(code: int, table: dict[int, int]) -> None:
-    """The telephone's 8-bit codes, against values of G.711's tables."""
+def test_companded_samples(code: int, table: dict[int, int]) -> None:
+    """The telephone's 8-bit codes equal values of G.711's tables."""
     body = (
         b"RIFF\0\0\0\0WAVE"
         + format_chunk(code, 1, 8000, 8)
@@ -67,7 +67,7 @@ def test_companded(code: int, table: dict[int, int]) -> None:
 
 
 def test_wide_containers() -> None:
-    """24 bits in four bytes each: the upper ones count."""
+    """Of 24 bits in four bytes, the upper three bytes count."""
     body = (
         b"RIFF\0\0\0\0WAVE"
         + format_chunk(1, 2, 8000, 24, align=8)
@@ -98,8 +98,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_odd_files(case: str) -> None:
-    """What is wrong around the samples does not matter."""
+def test_malformed_files_with_valid_samples(case: str) -> None:
+    """Errors around the samples are ignored."""
     found = read(ODD[case]).samples
     expected = len(TONE) - (case == "a last frame cut off")
     assert len(found) == expected
@@ -146,16 +146,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_files(case: str) -> None:
-    """One sentence says what is wrong."""
+def test_invalid_files_are_rejected_with_one_sentence(case: str) -> None:
     body, text = BAD[case]
     with pytest.raises(ApiError, match=text) as caught:
         read(body)
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
 
-def test_long_files_are_refused_unread() -> None:
-    """By what they hold, not by what they claim."""
+def test_long_files_are_rejected_before_decoding() -> None:
+    """The actual length counts, not the announced one."""
     with pytest.raises(
         ApiError, match=r"lasts 0\.2 seconds .* limits are 0\.1 seconds"
     ):
@@ -163,7 +162,7 @@ def test_long_files_are_refused_unread() -> None:
 
 
 def test_is_wav() -> None:
-    """The kind is in the first bytes, also where they are all that came."""
+    """The first bytes suffice, even alone."""
     assert all(is_wav(memoryview(WHOLE[:count])) for count in (4, 8, 10, 12, 100))
     assert not is_wav(memoryview(b"RIFF\0\0\0\0WEBPVP8 ")) and not is_wav(
         memoryview(b"RIF")
@@ -172,8 +171,10 @@ def test_is_wav() -> None:
 
 @given(st.data())
 @SETTINGS
-def test_any_bytes_give_a_sound_or_a_sentence(data: st.DataObject) -> None:
-    """Files that are cut off or damaged anywhere never raise anything else, and never give more than is there."""
+def test_random_bytes_are_a_sound_or_rejected(data: st.DataObject) -> None:
+    """Truncated and damaged files raise only ApiError and never give more than they
+    contain.
+    """
     whole = bytearray(
         data.draw(st.sampled_from([WHOLE, ODD["RF64"], wav(TONE, bits=24, sub=True)]))
     )
@@ -202,7 +203,7 @@ def test_any_bytes_give_a_sound_or_a_sentence(data: st.DataObject) -> None:
 )
 @SETTINGS
 def test_round_trip(values: list[int], channels: int, rate: int) -> None:
-    """16-bit samples come back to the last bit."""
+    """16-bit samples are exact."""
     samples = np.resize(np.array(values), (len(values), channels)) / 32768
     found = read(wav(samples, rate))
     assert found.rate == rate and found.seconds == len(values) / rate

@@ -1,4 +1,4 @@
-"""Our BERT tokenizer against the ``tokenizers`` library: the same pieces, at the same places."""
+"""Our BERT tokenizer gives the tokens and offsets of the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CORPUS: list[str] = json.loads(
 )
 
 NEWER = {0x1734, 0x1885, 0x1886, 0x11938, 0x166D, 0x111C9, 0x8E2, 0x890, 0x891, 0x110CD}
-"""Characters whose kind has changed since the Unicode version that the library was built with."""
+"""Characters whose category changed after the library's Unicode version."""
 
 
 def pipeline(**rules: Any) -> Any:
-    """The library's BERT pipeline on our vocabulary."""
+    """Return the library's BERT pipeline on our vocabulary."""
     made = library.Tokenizer(
         library.models.WordPiece(
             {w: n for n, w in enumerate(VOCABULARY)}, unk_token="[UNK]"
@@ -56,7 +56,7 @@ RULES: dict[str, dict[str, Any]] = {
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any]:
-    """The library and our own code, both from the same ``tokenizer.json``."""
+    """Return the library's and our tokenizer for the same ``tokenizer.json``."""
     made = pipeline(**RULES[request.param])
     folder: Path = tmp_path_factory.mktemp("tokenizer")
     facts = model(
@@ -71,7 +71,7 @@ def pair(
 
 
 def pieces(pair: tuple[Any, Any], text: str) -> tuple[list[Any], list[Any]]:
-    """Numbers and places of both."""
+    """Return tokens and offsets of both."""
     encoded = pair[0].encode(text, add_special_tokens=False)
     return [tuple(token) for token in pair[1].tokens(text)], [
         (n, *place) for n, place in zip(encoded.ids, encoded.offsets, strict=True)
@@ -80,7 +80,7 @@ def pieces(pair: tuple[Any, Any], text: str) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize("line", CORPUS, ids=lambda line: line[:12])
 def test_corpus(pair: tuple[Any, Any], line: str) -> None:
-    """Sentences in many scripts: token by token."""
+    """Sentences in many scripts, token by token."""
     own, expected = pieces(pair, line)
     assert own == expected
 
@@ -92,7 +92,7 @@ def test_corpus(pair: tuple[Any, Any], line: str) -> None:
     )
 )
 @SETTINGS
-def test_texts_of_known_letters(text: str) -> None:
+def test_random_texts_of_known_letters(text: str) -> None:
     """Texts that the vocabulary can spell."""
     own, expected = pieces(_uncased(), text)
     assert own == expected
@@ -100,8 +100,8 @@ def test_texts_of_known_letters(text: str) -> None:
 
 @given(st.text(max_size=30))
 @SETTINGS
-def test_any_text(text: str) -> None:
-    """Any text at all, but for characters that are newer than the library's tables."""
+def test_random_texts(text: str) -> None:
+    """Excludes characters newer than the library's tables."""
     if any(is_newer(char) for char in text):
         return
     own, expected = pieces(_uncased(), text)
@@ -109,7 +109,9 @@ def test_any_text(text: str) -> None:
 
 
 def is_newer(char: str) -> bool:
-    """Whether Python's tables and the library's may differ on a character: those of the last ten years."""
+    """Return whether Python's and the library's tables may differ for a character of
+    the last ten years.
+    """
     if ord(char) in NEWER or unicodedata.category(char) == "Cn":
         return True
     return unicodedata.ucd_3_2_0.category(char) == "Cn"
@@ -133,7 +135,7 @@ _CACHE: dict[str, tuple[Any, Any]] = {}
 
 
 def test_every_character() -> None:
-    """All of Unicode's characters, one by one between letters, but for the newer ones."""
+    """All Unicode characters, one by one between letters, except newer ones."""
     wrong = []
     for code in range(sys.maxunicode + 1):
         if 0xD800 <= code < 0xE000 or is_newer(chr(code)):

@@ -1,4 +1,4 @@
-"""Answers of YOLO models that hold more than boxes: masks, corners, and key points."""
+"""YOLO models with masks, rotated boxes and key points."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def answer(
     shapes: Any = None,
     **more: str,
 ) -> list[Any]:
-    """Return the answer to a picture of 128x64 pixels, which a letterbox halves and puts between bars of 16.
+    """Return the answer to a picture of 128x64 pixels.
+
+    A letterbox halves it and adds bars of 16.
 
     Args:
-        shapes: of the outputs as the model file declares them; None for their real ones.
+        shapes: output shapes declared by the model file; None for the real ones.
     """
     properties = {
         "task": task,
@@ -58,14 +60,14 @@ def answer(
 
 
 def raw(rows: list[list[float]], count: int = 40) -> Array:
-    """Return rows as the columns of an output, with empty ones behind them."""
+    """Return rows as columns of an output, followed by empty ones."""
     table = np.zeros((1, len(rows[0]), count), np.float32)
     table[0, :, : len(rows)] = np.array(rows).T
     return table
 
 
 def final(rows: list[list[float]], count: int = 40) -> Array:
-    """Return rows as a model gives them that drops overlapping boxes itself."""
+    """Return the rows of a model that drops overlapping boxes itself."""
     table = np.zeros((1, count, len(rows[0])), np.float32)
     table[0, : len(rows)] = rows
     return table
@@ -93,7 +95,7 @@ def test_rotated_boxes_have_corners(tmp_path: Path) -> None:
     assert entry["box"] == {"x": 54, "y": 12, "width": 20, "height": 40}
 
 
-def test_rotated_boxes_that_cross_are_both_answered(tmp_path: Path) -> None:
+def test_crossing_rotated_boxes_are_both_returned(tmp_path: Path) -> None:
     flat, upright = [32, 32, 40, 4, 0.9, 0, 0], [32, 32, 40, 4, 0.8, 0, math.pi / 2]
 
     assert len(answer(tmp_path, "obb", {"rows": raw([flat, upright, flat])})) == 2
@@ -106,10 +108,10 @@ def test_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 6), (1, -1, -1)])
-def test_boxes_of_a_model_that_drops_them_itself_have_open_shapes(
+def test_a_model_that_drops_boxes_itself_with_an_open_shape(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
-    """Only the metadata says so if the output's shape is open."""
+    """If the output's shape is open, only the metadata says so."""
     row = [22, 27, 42, 37, 0.9, 1]
     entries = answer(
         tmp_path,
@@ -124,7 +126,7 @@ def test_boxes_of_a_model_that_drops_them_itself_have_open_shapes(
     assert entries[0]["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
 
 
-def test_the_overlap_of_a_manifest_holds_for_a_model_that_drops_boxes_itself(
+def test_a_manifests_overlap_applies_to_a_model_that_drops_boxes_itself(
     tmp_path: Path,
 ) -> None:
     row = [32, 32, 20, 10, 0.9, 1, 0.0]
@@ -151,7 +153,7 @@ def test_an_overlap_of_zero_in_a_manifest_is_not_the_default(tmp_path: Path) -> 
     assert len(answer(tmp_path, "obb", outputs, manifest=manifest)) == 1
 
 
-def test_masks_are_sent_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_masks_are_sent_on_request(tmp_path: Path) -> None:
     """The first prototype is the left half of the input, the second its right half."""
     prototypes = np.full((1, 2, 16, 16), -1, np.float32)
     prototypes[0, 0, :, :8] = 1
@@ -181,7 +183,7 @@ def test_prototypes_in_both_orders(tmp_path: Path, axis: int) -> None:
     assert mask_of(entry).all()
 
 
-def test_a_mask_leaves_the_bars_out(tmp_path: Path) -> None:
+def test_a_mask_excludes_the_bars(tmp_path: Path) -> None:
     outputs = {
         "rows": raw([[32, 32, 64, 64, 0.9, 0, 1]]),
         "masks": np.ones((1, 1, 16, 16), np.float32),
@@ -191,7 +193,7 @@ def test_a_mask_leaves_the_bars_out(tmp_path: Path) -> None:
     assert entry["mask_box"] == {"x": 0, "y": 0, "width": 128, "height": 64}
 
 
-def test_without_prototypes_it_answers_as_tensors(tmp_path: Path) -> None:
+def test_a_model_without_prototypes_is_served_as_tensors(tmp_path: Path) -> None:
     properties = {
         "task": "segment",
         "stride": "32",
@@ -233,7 +235,7 @@ def test_key_points_without_scores(tmp_path: Path) -> None:
 
 
 def test_key_points_of_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
-    """Its boxes are from corner to corner."""
+    """Its boxes are given by corners."""
     row = [22, 27, 42, 37, 0.9, 1, 24, 32, 0.5]
     entries = answer(
         tmp_path,
@@ -248,7 +250,7 @@ def test_key_points_of_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", ["[0, 3]", "[1, 9]", "'x'", "[100000000, 3]", "("])
-def test_odd_shapes_of_key_points_are_ignored(tmp_path: Path, shape: str) -> None:
+def test_invalid_shapes_of_key_points_are_ignored(tmp_path: Path, shape: str) -> None:
     properties = {
         "task": "pose",
         "stride": "32",
@@ -262,7 +264,7 @@ def test_odd_shapes_of_key_points_are_ignored(tmp_path: Path, shape: str) -> Non
     assert len(task.form().keypoints) == 17  # type: ignore[attr-defined]
 
 
-def test_rt_detr_gives_rows_of_ratios_that_are_not_transposed(tmp_path: Path) -> None:
+def test_rt_detr_rows_are_untransposed_ratios(tmp_path: Path) -> None:
     rows = np.zeros((1, 40, 6), np.float32)
     rows[0, 3] = [0.5, 0.5, 0.25, 0.25, 0.1, 0.9]
     (entry,) = answer(tmp_path, "detect", {"rows": rows}, head="RTDETRDecoder")
@@ -271,7 +273,7 @@ def test_rt_detr_gives_rows_of_ratios_that_are_not_transposed(tmp_path: Path) ->
     assert entry["box"] == {"x": 48, "y": 24, "width": 32, "height": 16}
 
 
-def test_ratios_and_pixels_are_the_same_box() -> None:
+def test_ratios_and_pixels_give_the_same_box() -> None:
     reader = RowReader(TensorSpec("rows", "FP32", (1, 7, 2)), 1, 2)
     pixels = raw([[32, 16, 20, 10, 0.9, 0, 0]], 2)
     ratios = raw([[0.5, 0.25, 0.3125, 0.15625, 0.9, 0, 0]], 2)
@@ -282,7 +284,7 @@ def test_ratios_and_pixels_are_the_same_box() -> None:
     )
 
 
-def test_rows_that_are_no_numbers_are_dropped() -> None:
+def test_non_finite_rows_are_dropped() -> None:
     reader = RowReader(TensorSpec("rows", "FP32", (1, 7, 2)), 1, 2)
     rows = raw([[32, 16, math.nan, 10, 0.9, 0, 0], [32, 16, 20, 10, 0.8, 0, 0]], 2)
 
@@ -290,21 +292,21 @@ def test_rows_that_are_no_numbers_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 9), (9,), (2, 7, 9)])
-def test_outputs_that_hold_no_such_rows(shape: tuple[int, ...]) -> None:
+def test_outputs_without_such_rows(shape: tuple[int, ...]) -> None:
     reader = RowReader(TensorSpec("rows", "FP32", shape), 1, 2)
 
     with pytest.raises(ValueError, match="rows"):
         reader.read(np.zeros(shape, np.float32), (64, 64), 0.5)
 
 
-def test_a_rotated_box_suppresses_its_like_of_the_same_class_alone() -> None:
+def test_a_rotated_box_suppresses_only_similar_ones_of_its_class() -> None:
     boxes = np.array([[30, 30, 20, 10.0], [31, 30, 20, 10], [31, 30, 20, 10]])
 
     kept = suppress_rotated(boxes, np.zeros(3), np.array([0, 0, 1]), 0.7, 10)
     assert kept.tolist() == [0, 2]
 
 
-def test_corners_of_a_box_that_is_not_rotated() -> None:
+def test_corners_of_an_unrotated_box() -> None:
     corners = corners_of(np.array([[10, 20, 4, 2.0]]), np.array([0.0]))
 
     assert sorted(map(tuple, corners[0].tolist())) == [

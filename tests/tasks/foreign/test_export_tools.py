@@ -1,4 +1,6 @@
-"""Exports of Teachable Machine, Lobe and Ultralytics: each row of their tables, and how they are recognised."""
+"""Exports of Teachable Machine, Lobe and Ultralytics: detection, and each row of their
+tables.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def exported(
     outputs: Mapping[str, tuple[int, ...]] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> ModelFacts:
-    """Return the facts of a model file of this name, with what a load adds to them."""
+    """Return the facts of a model file of this name, with those added by a load."""
     model = facts(
         folder,
         outputs or {"scores": (1, 3)},
@@ -66,7 +68,7 @@ def exported(
     )
     kind = next(kind for kind in FORMATS if name.lower().endswith(kind.suffixes))
     version = VersionEntry(kind.name, kind, model.entry.folder / name)
-    # No file is opened: readers of the format's own metadata would find none.
+    # No file is opened, so readers of the format's own metadata find none.
     version = version._replace(format=kind._replace(metadata=None))
     model = dataclasses.replace(model, version=version)
     return dataclasses.replace(
@@ -75,14 +77,14 @@ def exported(
 
 
 def preprocessing(model: ModelFacts) -> str:
-    """Return what happens to a picture, in words."""
+    """Return the description of a picture's preprocessing."""
     return str(select_task(model).describe()["preprocessing"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     "name", ["model_unquant.tflite", "keras_model.h5", "keras_Model.h5"]
 )
-def test_a_converted_project_is_recognised_by_its_names(
+def test_a_converted_project_is_recognised_by_file_names(
     tmp_path: Path, name: str
 ) -> None:
     model = exported(tmp_path, name, {"labels.txt": NUMBERED})
@@ -92,7 +94,7 @@ def test_a_converted_project_is_recognised_by_its_names(
     assert model.assumed == []
 
 
-def test_a_quantised_project_keeps_its_pixels_and_is_cropped(tmp_path: Path) -> None:
+def test_a_quantised_project_crops_and_keeps_pixel_values(tmp_path: Path) -> None:
     image = TensorSpec("image", "UINT8", (1, 32, 32, 3))
     model = exported(tmp_path, "model.tflite", {"labels.txt": NUMBERED}, image)
 
@@ -109,7 +111,7 @@ def test_a_quantised_project_keeps_its_pixels_and_is_cropped(tmp_path: Path) -> 
         ("model.tflite", NUMBERED),
     ],
 )
-def test_other_models_are_not_taken_for_a_project(
+def test_other_models_are_not_mistaken_for_a_project(
     tmp_path: Path, name: str, labels: str
 ) -> None:
     model = exported(tmp_path, name, {"labels.txt": labels})
@@ -118,7 +120,7 @@ def test_other_models_are_not_taken_for_a_project(
     assert model.assumed == ["pixels 0..1", "colours RGB", "resize stretch"]
 
 
-def test_a_model_that_takes_int8_is_not_taken_for_a_quantised_project(
+def test_an_int8_model_is_not_mistaken_for_a_quantised_project(
     tmp_path: Path,
 ) -> None:
     image = TensorSpec("image", "INT8", (1, 32, 32, 3))
@@ -128,7 +130,7 @@ def test_a_model_that_takes_int8_is_not_taken_for_a_quantised_project(
     assert "cropped" not in preprocessing(model)
 
 
-def test_a_project_of_the_page_says_its_labels_and_pixels(tmp_path: Path) -> None:
+def test_a_page_project_has_labels_and_a_pixel_range(tmp_path: Path) -> None:
     task = select_task(exported(tmp_path, "m.onnx", {"metadata.json": PROJECT}))
 
     assert task.name == "image-classification"
@@ -148,7 +150,7 @@ def test_a_project_of_the_page_says_its_labels_and_pixels(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_projects_that_are_not_supported_say_so(
+def test_unsupported_projects_are_reported(
     tmp_path: Path, metadata: dict[str, Any], word: str
 ) -> None:
     """A sound project's spectrogram has the shape of a grey picture."""
@@ -178,7 +180,7 @@ def test_lobe(tmp_path: Path) -> None:
     assert model.assumed == []
 
 
-def test_a_task_of_ultralytics_that_is_not_supported_says_so(tmp_path: Path) -> None:
+def test_unsupported_ultralytics_tasks_are_reported(tmp_path: Path) -> None:
     metadata = {**METADATA, "task": "depth"}
     task = select_task(
         exported(
@@ -191,7 +193,7 @@ def test_a_task_of_ultralytics_that_is_not_supported_says_so(tmp_path: Path) -> 
 
 
 def build(folder: Path, table: ForeignFile, changes: Mapping[str, Any]) -> ModelFacts:
-    """Return a model with the tool's usual file, but for some keys, as dotted paths."""
+    """Return a model with the tool's usual file; changes are given by dotted paths."""
     if table is ultralytics.TABLE:
         properties = {**METADATA, **{key: str(value) for key, value in changes.items()}}
         task = properties["task"]
@@ -220,7 +222,7 @@ def build(folder: Path, table: ForeignFile, changes: Mapping[str, Any]) -> Model
 
 
 def outcome(model: ModelFacts) -> tuple[object, ...]:
-    """Return what a task was made of: what happens to a picture, and how its answer is made."""
+    """Return a task's picture preprocessing and answer processing."""
     task = select_task(model)
     described = task.describe() if hasattr(task, "describe") else {}
     structure = task.structure() if hasattr(task, "structure") else {}
@@ -246,10 +248,12 @@ CHANGES: dict[tuple[str, str], Mapping[str, Any]] = {
     },
     (ultralytics.TABLE.name, "head"): {"head": "RTDETRDecoder"},
 }
-"""A change of each key that is applied or not supported."""
+"""One change of each key that is applied or unsupported."""
 
 ELSEWHERE = {"imgsz", "channels", "end2end"}
-"""Keys that complete what a file or an output leaves open; the tests of TorchScript and of YOLO's rows change them."""
+"""Keys that complete the file or an output; the tests of TorchScript and of YOLO rows
+change them.
+"""
 
 ROWS = [
     (table, row)
@@ -261,7 +265,7 @@ ROWS = [
 @pytest.mark.parametrize(
     ("table", "row"), ROWS, ids=[f"{table.name} {row.path}" for table, row in ROWS]
 )
-def test_each_row_does_what_its_table_says(
+def test_each_row_of_a_table_has_its_effect(
     tmp_path: Path, table: ForeignFile, row: Any
 ) -> None:
     (tmp_path / "plain").mkdir()
@@ -298,7 +302,7 @@ NCHW = TensorSpec("images", "FP32", (1, 3, 32, 32))
 @pytest.mark.parametrize(
     "names", ["['cat', 'dog']", "{0: 'cat', 1: 'dog'}", "('cat', 'dog')"]
 )
-def test_a_detector_of_yolov5_is_known_by_its_metadata(
+def test_a_yolov5_detector_is_recognised_by_its_metadata(
     tmp_path: Path, names: str
 ) -> None:
     model = exported(
@@ -317,7 +321,7 @@ def test_a_detector_of_yolov5_is_known_by_its_metadata(
     assert model.assumed == []
 
 
-def test_a_classifier_of_yolov5_is_normalised_and_gets_softmax(tmp_path: Path) -> None:
+def test_a_yolov5_classifier_is_normalised_and_gets_softmax(tmp_path: Path) -> None:
     model = exported(tmp_path, "m.onnx", {}, NCHW, {"output0": (1, 2)}, V5)
     task = select_task(model)
 
@@ -331,7 +335,7 @@ def test_a_classifier_of_yolov5_is_normalised_and_gets_softmax(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("outputs", [{"output0": (1, 60, 39)}, {"output0": (1, 7)}])
-def test_other_outputs_with_the_metadata_of_yolov5_are_tensors(
+def test_other_outputs_with_yolov5_metadata_are_tensors(
     tmp_path: Path, outputs: dict[str, tuple[int, ...]]
 ) -> None:
     model = exported(tmp_path, "m.onnx", {}, NCHW, outputs, V5)

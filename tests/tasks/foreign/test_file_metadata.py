@@ -1,4 +1,4 @@
-"""Metadata inside model files: each row of the tables of Windows ML and of TFLite."""
+"""Metadata inside model files: each row of the tables of Windows ML and TFLite."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ VALUES = {
     "Image.NominalPixelRange": ("Normalized_1_1", "NominalRange_16_235"),
     "Image.*": ("", "rotated"),
 }
-"""A value that is applied or changes nothing, and one that is refused."""
+"""An accepted value and a rejected one."""
 
 APPLIED = ("Image.BitmapPixelFormat", "Image.NominalPixelRange")
 
 
 def described(folder: Path, properties: dict[str, str]) -> Any:
-    """The task of a picture classifier with these texts in its file."""
+    """Return the task of a picture classifier with these texts in its file."""
     return select_task(
         facts(folder, {"s": (1, 2)}, files=LABELS, properties=properties)
     )
 
 
 def pixels(task: Any) -> Any:
-    """The model's input for a picture whose channels differ."""
+    """Return the model's input for a picture with distinct channels."""
     (array,) = task.prepare(picture()).runs[0].values()
     return array
 
 
 @pytest.mark.parametrize("row", windows_ml.TABLE.keys, ids=lambda row: row.path)
-def test_fields_of_windows_ml(tmp_path: Path, row: Key) -> None:
+def test_windows_ml_fields(tmp_path: Path, row: Key) -> None:
     name = row.path.replace("*", "Orientation")
     good, bad = VALUES[row.path]
     if good:
@@ -81,7 +81,7 @@ UNITS: dict[str, metadata.ProcessUnit] = {
 
 
 def with_unit(folder: Path, row: Key | None) -> ModelFacts:
-    """A picture classifier whose metadata have the unit of a row."""
+    """Return a picture classifier whose metadata have the row's unit."""
     model = facts(folder, {"s": (1, 2)}, files=LABELS)
     tensors = {
         "inputs": metadata.TensorMetadata("image"),
@@ -100,7 +100,7 @@ def with_unit(folder: Path, row: Key | None) -> ModelFacts:
 
 
 @pytest.mark.parametrize("row", tflite_metadata.TABLE.keys, ids=lambda row: row.path)
-def test_units_of_tflite(tmp_path: Path, row: Key) -> None:
+def test_tflite_units(tmp_path: Path, row: Key) -> None:
     task = select_task(with_unit(tmp_path, row))
 
     if row.effect is Effect.UNSUPPORTED:
@@ -125,7 +125,7 @@ def test_units_of_tflite(tmp_path: Path, row: Key) -> None:
     assert (same_input, same_answer) == changes.get(row.path, (True, True))
 
 
-def test_an_output_whose_normalisation_changes_nothing() -> None:
+def test_an_output_with_an_identity_normalisation() -> None:
     unit = metadata.Normalization((0.0,), (1.0,))
     output = metadata.TensorMetadata("s", process_units=(unit,))
 
@@ -136,7 +136,7 @@ def test_an_output_whose_normalisation_changes_nothing() -> None:
     assert check_keys(tflite_metadata.TABLE, content) == ((), ())
 
 
-def test_the_table_knows_each_unit_that_the_reader_knows() -> None:
+def test_the_table_lists_each_unit_of_the_reader() -> None:
     assert tflite_metadata.TABLE in TABLES
     rows = {row.path for row in tflite_metadata.TABLE.keys}
     for name in UNITS:

@@ -1,4 +1,4 @@
-"""The check of foreign configuration files against their tables."""
+"""Check keys of foreign configuration files against their tables."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_an_unsupported_key_is_named_with_its_value() -> None:
 
 
 @pytest.mark.parametrize("value", [None, False, "never"])
-def test_values_that_change_nothing_are_accepted(value: object) -> None:
+def test_values_without_effect_are_accepted(value: object) -> None:
     assert check_keys(TABLE, {"flip": value}).unsupported == ()
 
 
-def test_ignored_keys_leave_room_for_others() -> None:
+def test_ignored_keys_do_not_hide_others() -> None:
     content: dict[str, Any] = {f"key{number}": True for number in range(30)}
     table = ForeignFile("x.json", (Key("*", Effect.UNSUPPORTED, "example"),))
     ignored = [f"key{number}" for number in range(29)]
@@ -64,7 +64,7 @@ def test_zero_is_not_mistaken_for_false() -> None:
     assert check_keys(TABLE, {"flip": 0}).unsupported != ()
 
 
-def test_a_key_counts_only_for_its_tasks() -> None:
+def test_a_key_applies_only_to_its_tasks() -> None:
     content = {"rate": 16000}
 
     assert check_keys(TABLE, content, "text-classification").unsupported == ()

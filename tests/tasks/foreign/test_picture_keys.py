@@ -1,4 +1,4 @@
-"""Every row of the tables for pictures: an applied key changes the input, an unsupported one is named."""
+"""Picture keys: an applied key changes the input, an unsupported one is named."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ ENABLED: dict[str, dict[str, Any]] = {
     "size_divisibility": {"do_pad": True},
     "clusters": {"do_color_quantize": True},
 }
-"""What an unsupported key needs beside it to have an effect."""
+"""Further keys that an unsupported key needs to have an effect."""
 
 TIMM: dict[str, Any] = {
     **{
@@ -136,7 +136,7 @@ def having(rows: Sequence[Key], effect: Effect) -> list[str]:
 
 
 def photo() -> memoryview:
-    """A wide picture without symmetries."""
+    """Return a wide picture without symmetries."""
     random = np.random.default_rng(5)
     x = np.linspace(0, 200, 90)[None, :, None]
     y = np.linspace(0, 150, 50)[:, None, None]
@@ -149,7 +149,7 @@ def photo() -> memoryview:
 
 
 def tensor_of(folder: Path, files: dict[str, Any], spec: TensorSpec = OPEN) -> Array:
-    """Return the input tensor that a model with these files gets."""
+    """Return the input tensor of a model with these files."""
     model = facts(
         folder, {"logits": (-1, 3)}, files={"config.json": CONFIG, **files}, image=spec
     )
@@ -200,7 +200,7 @@ def test_an_unsupported_key_is_named(tmp_path: Path, key: str) -> None:
     ("value", "number"),
     [("PIL.Image.BOX", 4), ("bicubic", 3), ("PILImageResampling.LANCZOS", 1)],
 )
-def test_a_filter_may_be_a_name(tmp_path: Path, value: str, number: int) -> None:
+def test_a_filter_can_be_a_name(tmp_path: Path, value: str, number: int) -> None:
     by_name = tensor_of(
         tmp_path, {preprocessor_config.NAME: {**VIT, "resample": value}}
     )
@@ -211,7 +211,7 @@ def test_a_filter_may_be_a_name(tmp_path: Path, value: str, number: int) -> None
     assert are_equal(by_name, by_number)
 
 
-def test_a_section_of_processor_config_comes_first(tmp_path: Path) -> None:
+def test_a_section_of_processor_config_has_priority(tmp_path: Path) -> None:
     section = {**VIT, "image_mean": [0.1, 0.2, 0.3]}
     alone = tensor_of(tmp_path, {preprocessor_config.NAME: section})
     files = {
@@ -232,7 +232,7 @@ def test_an_unsupported_key_of_a_section_is_named_with_its_file(tmp_path: Path) 
     assert task.problem.startswith("processor_config.json")
 
 
-def test_unsupported_keys_matter_for_all_tasks_with_pictures() -> None:
+def test_unsupported_keys_apply_to_all_tasks_with_pictures() -> None:
     tasks_with_pictures = {
         name for name in TASK_NAMES if task_named(name).takes_pictures
     } - {"custom"}
@@ -242,8 +242,8 @@ def test_unsupported_keys_matter_for_all_tasks_with_pictures() -> None:
             assert set(row.tasks) == tasks_with_pictures
 
 
-def test_a_default_of_the_processor_class_counts(tmp_path: Path) -> None:
-    """The file doesn't mention colour clusters; its class uses them."""
+def test_a_default_of_the_processor_class_applies(tmp_path: Path) -> None:
+    """The file doesn't mention colour clusters, but its class uses them."""
     content = {"image_processor_type": "ImageGPTImageProcessor", "size": SQUARE}
     files = {"config.json": CONFIG, preprocessor_config.NAME: content}
 
@@ -257,7 +257,7 @@ def test_a_default_of_the_processor_class_counts(tmp_path: Path) -> None:
     "name", ["MaskFormerImageProcessor", "Mask2FormerImageProcessor"]
 )
 @pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
-def test_padding_to_a_multiple_matters_only_for_inputs_of_a_free_size(
+def test_padding_to_a_multiple_applies_only_to_inputs_of_a_free_size(
     tmp_path: Path, name: str, spec: TensorSpec, is_fixed: bool
 ) -> None:
     files = {
@@ -290,7 +290,7 @@ def test_the_advice_lists_all_unsupported_keys(tmp_path: Path) -> None:
     assert select_task(model).name == "image-classification"
 
 
-def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:
+def test_ignored_keys_override_a_default(tmp_path: Path) -> None:
     content = {"image_processor_type": "ImageGPTImageProcessor", "size": SQUARE}
     files = {"config.json": CONFIG, preprocessor_config.NAME: content}
     manifest = {"ignored_keys": ["do_color_quantize"]}
@@ -300,7 +300,7 @@ def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:
     assert task.name == "image-classification"
 
 
-def test_the_example_of_ignored_keys_is_a_key_that_is_not_supported() -> None:
+def test_the_example_of_an_ignored_key_is_unsupported() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "manifest.md"
     line = next(
         line
@@ -331,7 +331,7 @@ def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
     ],
     ids=["list", "map", "section", "without section"],
 )
-def test_names_of_timm(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_timm_names(tmp_path: Path, config: dict[str, Any]) -> None:
     model = facts(
         tmp_path, {"logits": (-1, 3)}, files={"config.json": config}, image=FIXED
     )
@@ -345,7 +345,7 @@ def test_names_of_timm(tmp_path: Path, config: dict[str, Any]) -> None:
     )
 
 
-def test_missing_settings_of_timm_have_its_defaults(tmp_path: Path) -> None:
+def test_missing_timm_settings_have_its_defaults(tmp_path: Path) -> None:
     defaults = {
         **TIMM,
         "crop_pct": 0.875,
@@ -360,7 +360,7 @@ def test_missing_settings_of_timm_have_its_defaults(tmp_path: Path) -> None:
     )
 
 
-def test_an_unsupported_key_of_timm_without_a_section_is_named(tmp_path: Path) -> None:
+def test_an_unsupported_timm_key_without_a_section_is_named(tmp_path: Path) -> None:
     config = {
         "architecture": "resnet18",
         "labels": ["a", "b", "c"],
@@ -377,7 +377,7 @@ def test_an_unsupported_key_of_timm_without_a_section_is_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("key", having(OF_TIMM, Effect.APPLIED))
-def test_an_applied_key_of_timm_changes_the_input(tmp_path: Path, key: str) -> None:
+def test_an_applied_timm_key_changes_the_input(tmp_path: Path, key: str) -> None:
     name = key.removeprefix("pretrained_cfg.")
 
     before = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": TIMM}})
@@ -390,7 +390,7 @@ def test_an_applied_key_of_timm_changes_the_input(tmp_path: Path, key: str) -> N
 
 
 @pytest.mark.parametrize("key", having(OF_TIMM, Effect.HARMLESS))
-def test_a_harmless_key_of_timm_changes_nothing(tmp_path: Path, key: str) -> None:
+def test_a_harmless_timm_key_changes_nothing(tmp_path: Path, key: str) -> None:
     name = key.removeprefix("pretrained_cfg.")
 
     before = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": TIMM}})
@@ -402,7 +402,7 @@ def test_a_harmless_key_of_timm_changes_nothing(tmp_path: Path, key: str) -> Non
 
 
 @pytest.mark.parametrize("key", having(OF_TIMM, Effect.UNSUPPORTED))
-def test_an_unsupported_key_of_timm_is_named(tmp_path: Path, key: str) -> None:
+def test_an_unsupported_timm_key_is_named(tmp_path: Path, key: str) -> None:
     name = key.removeprefix("pretrained_cfg.")
     config = {"label_names": ["a", "b", "c"], "pretrained_cfg": {**TIMM, name: 4}}
 
@@ -448,7 +448,9 @@ def test_an_unsupported_key_of_timm_is_named(tmp_path: Path, key: str) -> None:
 def test_values_of_wrong_types_raise_nothing(
     tmp_path: Path, content: dict[str, Any]
 ) -> None:
-    """Another tool's file is untrusted: the model is served, as pictures of its own size or as tensors."""
+    """The file is untrusted; the model is served for pictures of its own size, or as
+    tensors.
+    """
     config = {**CONFIG, "model_type": ["x"], "num_channels": "3"}
     files = {"config.json": config, preprocessor_config.NAME: content}
 

@@ -1,4 +1,4 @@
-"""Every row of the tables for texts and sounds: what it says is what the server does."""
+"""Every row of the tables for texts and sounds has the stated effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def token(number: int, content: str, **flags: bool) -> dict[str, Any]:
 
 
 def bert_json(**parts: Any) -> dict[str, Any]:
-    """A BERT ``tokenizer.json`` over the vocabulary of the tests."""
+    """Return a BERT ``tokenizer.json`` with the tests' vocabulary."""
     return {
         "version": "1.0",
         "added_tokens": [],
@@ -76,12 +76,12 @@ VOCAB = "\n".join(VOCABULARY) + "\n"
 
 @dataclass(frozen=True)
 class Probe:
-    """A model, and a change of one file that must change its input or its answer.
+    """A model, and a change of one file that must change its input or answer.
 
     Attributes:
-        change: keys of the file that are put in place of those in ``files``; None deletes one.
+        change: keys that replace those in ``files``; None deletes one.
         outputs: shapes by name.
-        length: of the inputs; -1 leaves it open.
+        length: length of the inputs; -1 leaves it open.
     """
 
     change: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Probe:
 
 
 def dense_file() -> bytes:
-    """A safetensors file of a dense layer that doubles two numbers."""
+    """Return a safetensors file of a dense layer that doubles two numbers."""
     weight = np.array([[2, 0], [0, 2]], "<f4").tobytes()
     header = json.dumps(
         {"linear.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
@@ -460,7 +460,7 @@ FEATURES = [TensorSpec("input_values", "FP32", (-1, -1, -1))]
 
 
 def write(folder: Path, files: Files) -> None:
-    """Write the files that a fixture of flat text files can't."""
+    """Write the files that flat text fixtures cannot describe."""
     for name, content in files.items():
         path = folder / "m" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -475,7 +475,7 @@ def write(folder: Path, files: Files) -> None:
 def outputs_of(
     run: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
-    """Outputs that depend on the input: fixed logits, or two numbers for each token."""
+    """Return outputs that depend on the input: fixed logits, or two numbers per token."""
     if "last_hidden_state" in names:
         ids = run["input_ids"].astype(np.float32)
         places = np.arange(ids.shape[1], dtype=np.float32)[None]
@@ -490,7 +490,7 @@ def outputs_of(
 
 
 def result_of(folder: Path, probe: Probe, files: Files) -> Any:
-    """The input arrays and the answer of a model with these files."""
+    """Return the input arrays and the answer of a model with these files."""
     folder.mkdir()
     write(folder, files)
     kind = {"task": probe.task}
@@ -519,7 +519,7 @@ def changed_files(probe: Probe, name: str) -> dict[str, Any]:
 
 
 def rows(effect: Effect, tables: tuple[ForeignFile, ...] = TEXT_TABLES) -> list[Any]:
-    """Parameters: the file's name and the row; keys of pictures have tests of their own."""
+    """Return the file name and row of each case; keys of pictures are tested elsewhere."""
     parameters = []
     for table in tables:
         for row in table.keys:
@@ -549,7 +549,7 @@ def test_an_applied_key_changes_input_or_answer(
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
-    """A document with one key."""
+    """Return a document with one key."""
     for part in reversed(path.split(".")):
         value = {part.replace("*", "any"): value}
     assert isinstance(value, dict)
@@ -580,7 +580,7 @@ def test_an_unsupported_key_is_named(tmp_path: Path, name: str, row: Key) -> Non
         result_of(tmp_path / "m", probe, changed_files(probe, name))
 
 
-def test_settings_of_pictures_beside_a_text_model_change_nothing(
+def test_picture_settings_do_not_affect_a_text_model(
     tmp_path: Path,
 ) -> None:
     probe = Probe({})
@@ -600,7 +600,7 @@ def table_named(name: str) -> ForeignFile:
 
 
 def sound_input(folder: Path, files: Files) -> Any:
-    """What a model of sounds is given for a tone, without a manifest."""
+    """Return a sound model's input for a tone, without a manifest."""
     folder.mkdir()
     write(folder, files)
     kind = str(feature_extractor.extractor_class(files["preprocessor_config.json"]))
@@ -625,7 +625,9 @@ def test_an_applied_key_changes_the_sound(tmp_path: Path, name: str, row: Key) -
 @pytest.mark.parametrize(
     ("name", "row"), rows(Effect.HARMLESS, (feature_extractor.TABLE,))
 )
-def test_a_harmless_key_leaves_the_sound(tmp_path: Path, name: str, row: Key) -> None:
+def test_a_harmless_key_does_not_change_the_sound(
+    tmp_path: Path, name: str, row: Key
+) -> None:
     changed = {**WAV2VEC2, name: {**WAV2VEC2[name], row.path: True}}
     assert sound_input(tmp_path / "before", WAV2VEC2) == sound_input(
         tmp_path / "after", changed
@@ -635,7 +637,7 @@ def test_a_harmless_key_leaves_the_sound(tmp_path: Path, name: str, row: Key) ->
 @pytest.mark.parametrize(
     ("name", "row"), rows(Effect.UNSUPPORTED, (feature_extractor.TABLE,))
 )
-def test_an_unsupported_key_makes_it_tensors(
+def test_a_model_with_an_unsupported_key_is_served_as_tensors(
     tmp_path: Path, name: str, row: Key
 ) -> None:
     changed = {**WAV2VEC2, name: {**WAV2VEC2[name], row.path: "odd"}}
@@ -660,7 +662,7 @@ def test_an_unsupported_key_makes_it_tensors(
         {"feature_extractor_type": {}, "size": 224},
     ],
 )
-def test_a_file_belongs_to_pictures_or_to_sounds(content: Files) -> None:
+def test_a_file_applies_to_pictures_or_sounds(content: Files) -> None:
     tables = (feature_extractor.TABLE, preprocessor_config.TABLE)
     owners = [
         table
