@@ -1,4 +1,4 @@
-"""A list of models tells what cannot be served: of every kind, whatever is wrong with its file."""
+"""A list of models explains every broken file, of every kind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ DIGITS = MODELS / "digits"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that another user may enter, unlike those of tests: root may read whatever it wants."""
+    """Create a folder that other users may enter, so that root's rights don't hide
+    errors.
+    """
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o777)
         yield Path(made)
 
 
-def lay(kind: ModelFormat, models: Path) -> Path:
-    """Lay a good model of a kind down; returns its file."""
+def create_model(kind: ModelFormat, models: Path) -> Path:
+    """Create a valid model of a kind; return its file."""
     own = models / "m"
     if kind.marker is not None:
         shutil.copytree(DIGITS / kind.name, own)
@@ -73,7 +75,8 @@ def lose(file: Path) -> None:
 
 
 ANYTHING = ("onnx", "torch", "savedmodel", "tfjs")
-"""Kinds whose files may begin with anything: only opening one tells, see below."""
+"""Kinds without a signature, so that only opening the file shows an error (see below).
+"""
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lose, "does not exist; put it there"),
@@ -118,7 +121,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 CASES = [(kind, fault) for kind in FORMATS for fault in FAULTS]
 CASES = [
     case for case in CASES if case[0].name != "torch" or case[1] != "a folder"
-]  # of one of that name nothing is said
+]  # a missing file of that name is not reported
 CASES = [
     case
     for case in CASES
@@ -129,11 +132,14 @@ CASES = [
 @pytest.mark.parametrize(
     ("kind", "fault"), CASES, ids=lambda value: getattr(value, "name", value)
 )
-def test_what_cannot_be_served_is_not_listed_as_ready(
+def test_broken_models_are_not_listed_as_ready(
     kind: ModelFormat, fault: str, folder: Path
 ) -> None:
-    """One sentence says why, and the way out; and once the file is mended nothing speaks against it any more."""
-    file, (harm, way_out) = lay(kind, folder / "models"), FAULTS[fault]
+    """One sentence gives the reason and the way out.
+
+    A repaired file has no error left.
+    """
+    file, (harm, way_out) = create_model(kind, folder / "models"), FAULTS[fault]
     os.chmod(folder / "models", 0o755)
     good = next(iter(scan(folder / "models")["m"].versions.values()))
     assert (good.problem, file_fault(good)) == (None, None)
@@ -160,7 +166,7 @@ def test_what_cannot_be_served_is_not_listed_as_ready(
 
 
 def listed(folder: Path) -> list[ModelStatus]:
-    """What a server that has just started says of its models."""
+    """Return a new server's list of its models."""
     service = Service(
         load_config(
             {"models_dir": str(folder / "models"), "state_dir": str(folder / "state")}
@@ -178,12 +184,12 @@ def listed(folder: Path) -> list[ModelStatus]:
     [kind for kind in FORMATS if kind.name in ("tflite", "onnx")],
     ids=lambda kind: kind.name,
 )
-def test_what_only_opening_tells_is_told_from_then_on(
+def test_errors_found_by_opening_are_remembered(
     kind: ModelFormat, content: str, folder: Path
 ) -> None:
     if missing_framework(kind) is not None:
         return
-    file = lay(kind, folder / "models")
+    file = create_model(kind, folder / "models")
     good = file.read_bytes()
     file.write_bytes(
         {
@@ -216,7 +222,7 @@ def test_what_only_opening_tells_is_told_from_then_on(
 @pytest.mark.parametrize(
     "name", ["m\n.tflite", "m\x1b[2J.tflite", "m\x7f.tflite", "m\u2028 .tflite"]
 )
-def test_a_name_that_no_model_can_have(folder: Path, name: str) -> None:
+def test_an_invalid_model_name(folder: Path, name: str) -> None:
     (folder / "models").mkdir()
     shutil.copy(DIGITS / "digits.tflite", folder / "models" / name)
     assert listed(folder) == []

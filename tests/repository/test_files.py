@@ -1,4 +1,4 @@
-"""The hash of a model's files covers contents and names; no names can pass for others."""
+"""The hash of a model's files covers contents and names without ambiguity."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_different_files_have_different_texts(
     assert (describe_hashes(one) == describe_hashes(other)) == (one == other)
 
 
-def test_names_with_line_ends_forge_no_files() -> None:
+def test_names_with_line_ends_cannot_forge_files() -> None:
     good, evil, other = (hash_of(content) for content in (b"good", b"evil", b"other"))
     forged = f"assets/x\n{evil}  saved_model.pb\n{other}  saved_model.pb!"
     first = [(other, Path(forged)), (good, Path("saved_model.pb"))]
@@ -50,7 +50,7 @@ def test_names_with_line_ends_forge_no_files() -> None:
 @pytest.mark.parametrize(
     "name", ["a\nb", "a\x7f", "\x1b[2J", "a\x85b", "assets/in\rside", "folder\n/file"]
 )
-def test_a_folder_with_control_characters_in_names_is_refused(
+def test_a_folder_with_control_characters_in_names_is_rejected(
     tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"x")
@@ -65,7 +65,7 @@ def test_a_folder_with_control_characters_in_names_is_refused(
         content_digest(VersionEntry("v", kind, tmp_path))
 
 
-def test_names_of_every_other_kind_are_hashed(tmp_path: Path) -> None:
+def test_all_other_names_are_hashed(tmp_path: Path) -> None:
     for name in ("saved_model.pb", "größe.txt", "with space", "模型"):
         (tmp_path / name).write_bytes(b"x")
     files = files_below(tmp_path)

@@ -1,4 +1,4 @@
-"""The watch of the models folder, on a real one."""
+"""Tests of the watch on a real models folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pocketserve.repository.folder_watch import FolderWatch
 
 
 class Reader:
-    """Counts how often the folder is read; the first times it fails, if told so."""
+    """Counts scans of the folder; the first ones can be made to fail."""
 
     def __init__(self) -> None:
         self.reads, self.failures = 0, 0
@@ -52,7 +52,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_a_reading_that_is_asked_for_takes_up_what_was_seen(
+def test_a_requested_scan_includes_seen_changes(
     watch: FolderWatch, reader: Reader, tmp_path: Path
 ) -> None:
     (tmp_path / "new").mkdir()
@@ -61,16 +61,16 @@ def test_a_reading_that_is_asked_for_takes_up_what_was_seen(
     assert reader.reads == 1
     (tmp_path / "new" / "model.toml").write_text(
         ""
-    )  # a folder that the reading found is watched
+    )  # a folder found by the scan is watched
     reader.failures = 2
     with pytest.raises(PermissionError):
         watch.read_now()
     watch.catch_up()
-    assert reader.reads == 3  # what could not be read is read again
+    assert reader.reads == 3  # a failed scan is repeated
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_noticed_at_once_and_read_once(
+def test_a_change_is_noticed_at_once_and_scanned_once(
     watch: FolderWatch, reader: Reader, tmp_path: Path, change: str
 ) -> None:
     watch.catch_up()
@@ -84,16 +84,14 @@ def test_a_change_is_noticed_at_once_and_read_once(
     )  # nothing can be read while it is gone
 
 
-def test_what_is_no_change(watch: FolderWatch, tmp_path: Path) -> None:
+def test_irrelevant_events_are_ignored(watch: FolderWatch, tmp_path: Path) -> None:
     (tmp_path / "m" / "model.toml").read_text()
     list((tmp_path / "m").iterdir())
     (tmp_path / ".hidden" / "file").write_text("")
     assert not watch.has_changes()
 
 
-def test_a_file_that_is_being_written_is_no_change(
-    watch: FolderWatch, tmp_path: Path
-) -> None:
+def test_an_open_file_is_no_change(watch: FolderWatch, tmp_path: Path) -> None:
     with (tmp_path / "m" / "model.toml").open("w") as file:
         file.write("half")
         file.flush()
@@ -112,7 +110,7 @@ def test_new_folders_are_watched(
     assert reader.reads == 2
 
 
-def test_a_folder_that_cannot_be_read_is_tried_again(
+def test_an_unreadable_folder_is_retried(
     watch: FolderWatch, reader: Reader, tmp_path: Path
 ) -> None:
     reader.failures = 1
@@ -123,7 +121,7 @@ def test_a_folder_that_cannot_be_read_is_tried_again(
     assert reader.reads == 2 and not watch.has_changes()
 
 
-def test_the_root_that_comes_back_is_read(
+def test_a_restored_root_is_scanned(
     watch: FolderWatch, reader: Reader, tmp_path: Path
 ) -> None:
     away = tmp_path.with_name(f"{tmp_path.name}-away")
@@ -136,8 +134,8 @@ def test_the_root_that_comes_back_is_read(
     assert watch.has_changes()
 
 
-def test_who_comes_while_it_is_read_waits(tmp_path: Path) -> None:
-    """Or an answer would know less than one that was given before it."""
+def test_a_request_during_a_scan_waits(tmp_path: Path) -> None:
+    """Otherwise an answer could be older than one that was given before."""
     begun, go_on = threading.Event(), threading.Event()
 
     def read() -> None:
@@ -159,7 +157,7 @@ def test_who_comes_while_it_is_read_waits(tmp_path: Path) -> None:
 
 
 class SlowReader:
-    """Blocks its first reading until it is released."""
+    """Blocks its first scan until released."""
 
     def __init__(self) -> None:
         self.begun, self.release = threading.Event(), threading.Event()
@@ -177,9 +175,9 @@ def test_a_request_does_not_wait_for_changes_of_other_models(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
     watch = FolderWatch(tmp_path, None, reader)
     (tmp_path / "big" / "file").write_text("")
-    watch.catch_up("good")  # has the folder read by another thread
+    watch.catch_up("good")  # makes another thread scan the folder
     assert reader.begun.wait(60)
-    (tmp_path / "big" / "another").write_text("")  # while the folder is read
+    (tmp_path / "big" / "another").write_text("")  # during the scan
     watch.catch_up("good")
     assert reader.reads == 1 and watch.has_changes()
     reader.release.set()
@@ -209,7 +207,7 @@ def test_a_request_waits_for_changes_of_its_own_model(
     watch.close()
 
 
-def test_changes_during_a_reading_that_fails_are_read_again(
+def test_changes_during_a_failed_scan_are_scanned_again(
     tmp_path: Path, reader: Reader
 ) -> None:
     (tmp_path / "m").mkdir()
@@ -223,7 +221,7 @@ def test_changes_during_a_reading_that_fails_are_read_again(
 
 
 @pytest.mark.parametrize("limit", ["names", "events"])
-def test_more_changes_than_are_kept_concern_every_model(
+def test_an_event_overflow_affects_every_model(
     tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     watch = FolderWatch(tmp_path, None, reader)
@@ -235,7 +233,7 @@ def test_more_changes_than_are_kept_concern_every_model(
         queued = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
         (tmp_path / "a").mkdir()
         (tmp_path / "b").mkdir()
-        for _ in range(queued // 2):  # equal events in a row would be merged
+        for _ in range(queued // 2):  # equal consecutive events would be merged
             (tmp_path / "a").chmod(0o700)
             (tmp_path / "b").chmod(0o700)
     watch.catch_up("good")
@@ -243,10 +241,12 @@ def test_more_changes_than_are_kept_concern_every_model(
     watch.close()
 
 
-def test_events_that_another_thread_takes_meanwhile_are_changes(
+def test_events_read_by_another_thread_are_changes(
     watch: FolderWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other thread marks the watch before it empties the queue, and reads the folder after that."""
+    """The other thread marks the watch before it empties the queue, and scans
+    afterwards.
+    """
 
     def emptied(descriptor: int, request: int, nothing: bytes) -> bytes:
         watch._is_behind = True
@@ -256,7 +256,7 @@ def test_events_that_another_thread_takes_meanwhile_are_changes(
     assert watch.has_changes()
 
 
-def test_one_model_alone_is_watched_with_the_folder_around_it(
+def test_a_single_model_is_watched_with_its_parent_folder(
     tmp_path: Path, reader: Reader
 ) -> None:
     for name in ("m", "other"):
@@ -269,7 +269,7 @@ def test_one_model_alone_is_watched_with_the_folder_around_it(
     watch.close()
 
 
-def test_more_folders_than_can_be_watched_are_told(
+def test_too_many_folders_to_watch_are_reported(
     tmp_path: Path,
     reader: Reader,
     monkeypatch: pytest.MonkeyPatch,
@@ -285,7 +285,7 @@ def test_more_folders_than_can_be_watched_are_told(
     )
 
 
-def test_without_inotify_the_folder_is_read_once_a_second(
+def test_without_inotify_the_folder_is_scanned_once_a_second(
     tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]

@@ -1,4 +1,4 @@
-"""Manifests: every key, every wrong type, and errors that name the file, the key and the fix."""
+"""Manifests: every key, every wrong type, and errors with file, key and fix."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def test_an_empty_manifest_is_valid() -> None:
     assert parse_manifest({}) == Manifest()
 
 
-def test_every_key(tmp_path: Path) -> None:
-    """A manifest with all keys arrives whole."""
+def test_a_manifest_with_every_key(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text(
         """
@@ -299,7 +298,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 def with_value(key: str, value: Any) -> dict[str, Any]:
-    """A document whose only doubtful part is that key."""
+    """Return a document in which only that key may be invalid."""
     table, _, last = key.partition(".")
     if not last:
         return {key: value}
@@ -316,8 +315,8 @@ WRONG_PAIRS = [(key, value) for key, values in WRONG.items() for value in values
 @pytest.mark.parametrize(
     ("key", "value"), WRONG_PAIRS, ids=lambda part: ascii(part)[:24]
 )
-def test_wrong_values(key: str, value: Any) -> None:
-    """Each key refuses what it cannot use; the message starts with the file and the key."""
+def test_wrong_values_are_rejected(key: str, value: Any) -> None:
+    """The message starts with the file and the key."""
     with pytest.raises(ManifestError) as caught:
         parse_manifest(with_value(key, value))
     assert str(caught.value).startswith(f"model.toml: {key} ")
@@ -325,7 +324,7 @@ def test_wrong_values(key: str, value: Any) -> None:
 
 
 def test_every_key_is_in_the_table_of_wrong_values() -> None:
-    """A key that is added to the format is added to the table above."""
+    """A new key of the format must be added to the table above."""
     with pytest.raises(ManifestError, match="known keys are") as caught:
         parse_manifest({"$": 1})
     known = str(caught.value).partition("known keys are ")[2].split(", ")
@@ -365,14 +364,14 @@ def test_every_key_is_in_the_table_of_wrong_values() -> None:
     ],
 )
 def test_keys_that_belong_together(document: dict[str, Any], part: str) -> None:
-    """What is missing, or too much, inside a task's table is named too."""
+    """Missing and superfluous keys inside a task's table are named too."""
     with pytest.raises(ManifestError) as caught:
         parse_manifest(document)
     assert part in str(caught.value)
 
 
 def test_the_tables_of_tasks() -> None:
-    """A table arrives as its options; one that is not there as its defaults."""
+    """A table becomes its options, and a missing one its defaults."""
     table = {
         "format": "ssd",
         "boxes": "b",
@@ -459,16 +458,16 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_unknown_keys(case: str) -> None:
-    """A spelling mistake is not passed over; the message offers what was probably meant."""
+def test_unknown_keys_are_rejected(case: str) -> None:
+    """The message suggests the likely key."""
     document, text = UNKNOWN[case]
     with pytest.raises(ManifestError) as caught:
         parse_manifest(document, "folder.toml")
     assert str(caught.value).startswith(f"folder.toml: {text}")
 
 
-def test_a_misspelt_task_is_guessed() -> None:
-    """And so is every other choice of a manifest; half of a name may mean several."""
+def test_a_misspelt_task_gets_a_suggestion() -> None:
+    """Every other choice is suggested too; half a name may match several."""
     with pytest.raises(
         ManifestError,
         match=r"not 'image-clasification'; did you mean 'image-classification'\?",
@@ -481,8 +480,7 @@ def test_a_misspelt_task_is_guessed() -> None:
         parse_manifest({"task": "classification"})
 
 
-def test_labels_as_lists() -> None:
-    """Names of classes may stand in the manifest itself."""
+def test_a_manifest_can_list_labels() -> None:
     found = parse_manifest(
         {
             "labels": ["cat", "dog"],
@@ -494,14 +492,14 @@ def test_labels_as_lists() -> None:
 
 
 def test_feedback_names_outputs() -> None:
-    """Each input that keeps state names the output that feeds it."""
+    """Each state input names the output that feeds it."""
     with pytest.raises(ManifestError, match=r"state\.feedback\.h must name an output"):
         parse_manifest({"state": {"feedback": {"h": 1}}})
 
 
 @pytest.mark.parametrize("shape", [4, [-1], [1.0], ["1"], [True], None])
 def test_a_state_starts_with_a_shape(shape: object) -> None:
-    """Of an input that is fed, and with every size given."""
+    """A start shape belongs to a fed input and has all sizes."""
     with pytest.raises(
         ManifestError,
         match=r"state\.start\.h must be a list of sizes, such as \[1, 2, 0, 64\]",
@@ -514,8 +512,8 @@ def test_a_state_starts_with_a_shape(shape: object) -> None:
 
 
 @pytest.mark.parametrize("shape", [[2**26 + 1], [2**40, 2**40], [0, 2**70], [1] * 33])
-def test_a_state_starts_with_what_memory_can_hold(shape: list[int]) -> None:
-    """Every sequence, and every request of none, gets memory for it."""
+def test_the_start_shape_of_a_state_is_bounded(shape: list[int]) -> None:
+    """Every sequence, and every request without one, allocates the state."""
     with pytest.raises(
         ManifestError,
         match=r"state\.start\.h is larger than 67,108,864 numbers, or has too many",
@@ -527,7 +525,7 @@ def test_a_state_starts_with_what_memory_can_hold(shape: list[int]) -> None:
 
 
 def test_default_version_must_be_declared() -> None:
-    """Where versions are declared, the default one is among them."""
+    """If versions are declared, they include the default one."""
     versions = {"a": {"file": "a.tflite"}, "b": {"file": "b.tflite"}}
     assert (
         parse_manifest({"versions": versions, "default_version": "b"}).default_version
@@ -560,8 +558,8 @@ BAD_NAMES += ["x" * 129]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_bad_names(name: str) -> None:
-    """A name stands in URL paths and in metrics; a version has the same rules."""
+def test_invalid_names_are_rejected(name: str) -> None:
+    """A name is part of URL paths and metrics; versions have the same rules."""
     assert not is_valid_name(name)
     with pytest.raises(ManifestError, match="fits into a URL path"):
         parse_manifest({"versions": {name: {"file": "a.tflite"}}})
@@ -570,8 +568,8 @@ def test_bad_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a", "1", "Stats", "mobilenet_v2-1.0", "größe", "x" * 128, "a.b", "@+,~"]
 )
-def test_good_names(name: str) -> None:
-    """Names of other scripts and with usual signs are fine."""
+def test_valid_names(name: str) -> None:
+    """Names in other scripts and with usual punctuation are valid."""
     assert is_valid_name(name)
 
 
@@ -579,15 +577,15 @@ def test_good_names(name: str) -> None:
     "path", ["a", "a/b.tflite", "./a", "a..b", "...", ".hidden", "a b"]
 )
 def test_contained_paths(path: str) -> None:
-    """Relative paths that stay below their folder."""
+    """Only relative paths inside their folder are valid."""
     assert is_contained_name(path)
 
 
 @pytest.mark.parametrize(
     "path", ["n" * 256, "ö" * 128, "a/" * 600 + "a", "n" * 250 + "/../a"]
 )
-def test_paths_that_no_file_can_have(path: str) -> None:
-    """Looking for one is an error of the system, not an answer."""
+def test_impossible_paths_are_rejected(path: str) -> None:
+    """The operating system would raise an error for them."""
     assert not is_contained_name(path)
 
 
@@ -628,8 +626,8 @@ FILES = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_broken_files(tmp_path: Path, case: str) -> None:
-    """Whatever is in the file, the answer is one error that names it, of bounded length."""
+def test_broken_manifests(tmp_path: Path, case: str) -> None:
+    """Each gives one error of bounded length that names the file."""
     content, text = FILES[case]
     path = tmp_path / "model.toml"
     path.write_bytes(content)
@@ -640,7 +638,7 @@ def test_broken_files(tmp_path: Path, case: str) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    """A file that has gone is a fault of the manifest, too."""
+    """A missing file is a manifest error too."""
     with pytest.raises(ManifestError, match=r"model\.toml: cannot be read"):
         read_manifest(tmp_path / "model.toml")
 
@@ -675,8 +673,8 @@ documents = st.recursive(
 
 @SETTINGS
 @given(document=st.dictionaries(keys, documents, max_size=6))
-def test_any_document(document: dict[str, Any]) -> None:
-    """A document of any shape becomes a manifest or a ManifestError, nothing else."""
+def test_random_documents(document: dict[str, Any]) -> None:
+    """A document of any shape gives a manifest or a ManifestError."""
     try:
         parsed = parse_manifest(document)
     except ManifestError as error:
@@ -686,8 +684,8 @@ def test_any_document(document: dict[str, Any]) -> None:
 
 @SETTINGS
 @given(key=st.sampled_from(sorted(WRONG)), value=documents)
-def test_any_value(key: str, value: Any) -> None:
-    """Each key may hold any value: it is accepted or refused under its own name."""
+def test_random_values(key: str, value: Any) -> None:
+    """A value is accepted or rejected under its own key."""
     message = "model.toml: "
     try:
         parse_manifest(with_value(key, value))

@@ -1,4 +1,4 @@
-"""Changes of a manifest by commands."""
+"""Tests of commands that edit a manifest."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ file = "b.tflite"
 
 
 def default_to(version: str) -> Callable[[Document], object]:
-    """Return a change that makes a version the default one."""
+    """Return a change that makes a version the default."""
     return lambda document: document.__setitem__("default_version", version)
 
 
 def test_comments_and_order_stay(tmp_path: Path) -> None:
-    """Only what was changed is another; rights stay, and nothing is left beside the file."""
+    """Only the change differs, the file's mode stays, and no temporary file is left."""
     path = tmp_path / "model.toml"
     path.write_text(TEXT)
     path.chmod(0o640)
@@ -42,8 +42,7 @@ def test_comments_and_order_stay(tmp_path: Path) -> None:
     ]
 
 
-def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
-    """A file of CRLF lines stays one."""
+def test_windows_line_ends_stay(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_bytes(TEXT.replace("\n", "\r\n").encode())
     edit_manifest(tmp_path, default_to("b"))
@@ -66,7 +65,7 @@ def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
     assert read_manifest(path).versions["c"].file == "c"
 
 
-def test_numbers_that_are_none(tmp_path: Path) -> None:
+def test_nan_values_stay(tmp_path: Path) -> None:
     """TOML has nan, which is not equal to itself."""
     path = tmp_path / "model.toml"
     path.write_text(TEXT + "\n[versions.b.provenance]\nworst = [nan, -nan, inf]\n")
@@ -78,14 +77,14 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_gets_one(tmp_path: Path) -> None:
-    """One line is enough where the folder tells the versions."""
+    """One line suffices if the folder implies the versions."""
     edit_manifest(tmp_path, default_to("onnx"))
     assert (tmp_path / "model.toml").read_text() == 'default_version = "onnx"\n'
 
 
 @pytest.mark.parametrize("model", ["digits", "diabetes", "numbers", "petals"])
 def test_no_change_changes_nothing(model: str, tmp_path: Path) -> None:
-    """The embedded models' manifests come back byte for byte."""
+    """The embedded models' manifests stay identical."""
     path = tmp_path / "model.toml"
     path.write_bytes((MODELS / model / "model.toml").read_bytes())
     edit_manifest(tmp_path, lambda document: None)
@@ -102,10 +101,10 @@ def test_no_change_changes_nothing(model: str, tmp_path: Path) -> None:
     ],
     ids=["unknown version", "wrong before", "no TOML"],
 )
-def test_what_would_break_it_is_refused(
+def test_invalid_changes_are_rejected(
     text: str, version: str, reason: str, tmp_path: Path
 ) -> None:
-    """The file stays as it was, and nothing is left beside it."""
+    """The file stays unchanged, and no temporary file is left."""
     path = tmp_path / "model.toml"
     path.write_text(text)
     with pytest.raises(ManifestError, match=reason):
@@ -113,8 +112,8 @@ def test_what_would_break_it_is_refused(
     assert path.read_text() == text and os.listdir(tmp_path) == ["model.toml"]
 
 
-def test_a_layout_that_the_editor_mixes_up_is_refused(tmp_path: Path) -> None:
-    """A table between dotted keys would take the keys after it."""
+def test_a_layout_that_the_editor_cannot_handle_is_rejected(tmp_path: Path) -> None:
+    """A table between dotted keys would capture the keys after it."""
     text = 'versions.a.file = "a.tflite"\nversions.b.file = "b.tflite"\n'
     (tmp_path / "model.toml").write_text(text)
     with pytest.raises(
@@ -130,16 +129,15 @@ def test_a_layout_that_the_editor_mixes_up_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "model.toml").read_text() == text
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """The sentence names the file."""
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ManifestError, match=r"model\.toml cannot be written: No such file"
     ):
         edit_manifest(tmp_path / "gone", default_to("a"))
 
 
-def test_the_labels_of_a_triton_configuration_stay(tmp_path: Path) -> None:
-    """A ``config.pbtxt`` counts no longer beside a new manifest, which says the same."""
+def test_labels_of_a_triton_configuration_stay(tmp_path: Path) -> None:
+    """A new manifest replaces ``config.pbtxt``, so it repeats its labels."""
     (tmp_path / "config.pbtxt").write_text(
         'output [{ name: "y" label_filename: "names.txt" }]'
     )

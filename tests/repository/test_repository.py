@@ -1,4 +1,4 @@
-"""Looking up models and versions, and what a new scan changes."""
+"""Look up models and versions, and refresh the index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pocketserve_wire import ApiError, ErrorCode
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """A model with the versions 1 and 2, and a bare one."""
+    """Create a model with the versions 1 and 2, and a bare one."""
     for name in ("m/1/m.tflite", "m/2/m.tflite", "bare.tflite"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Repository:
     ids=lambda value: repr(value),
 )
 def test_versions(repository: Repository, version: str | None, found: str) -> None:
-    """None, nothing and "0" (OpenVINO clients) mean the default version."""
+    """None, an empty text and "0" (OpenVINO clients) mean the default version."""
     assert repository.version(repository.model("m"), version).name == found
 
 
@@ -35,15 +35,15 @@ def test_versions(repository: Repository, version: str | None, found: str) -> No
     "version", ["3", "00", "-1", "latest", "tflite", " 1", "1" * 5000]
 )
 def test_unknown_versions(repository: Repository, version: str) -> None:
-    """An unknown version has its own code and says which there are."""
+    """The error has its own code and lists the versions."""
     with pytest.raises(ApiError, match=r"it has '1', '2'$") as caught:
         repository.version(repository.model("m"), version)
     assert caught.value.code is ErrorCode.VERSION_NOT_FOUND
     assert len(caught.value.message) < 300
 
 
-def test_a_version_named_0_is_itself(tmp_path: Path) -> None:
-    """Where a version 0 exists, "0" means it and not the default."""
+def test_an_existing_version_0_is_not_the_default(tmp_path: Path) -> None:
+    """Where a version 0 exists, "0" selects it."""
     for name in ("m/0/m.tflite", "m/1/m.tflite"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(b"")
@@ -72,7 +72,7 @@ def test_a_version_named_0_is_itself(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_models(repository: Repository, name: str) -> None:
-    """An unknown name is answered with Triton's words and no more than 128 characters of it."""
+    """The error uses Triton's wording and at most 128 characters of the name."""
     with pytest.raises(ApiError, match=r"^Request for unknown model: ") as caught:
         repository.model(name)
     assert caught.value.code is ErrorCode.MODEL_NOT_FOUND
@@ -82,7 +82,7 @@ def test_unknown_models(repository: Repository, name: str) -> None:
 
 @pytest.mark.parametrize("version", [None, "", "0", "1"])
 def test_a_model_without_versions(tmp_path: Path, version: str | None) -> None:
-    """A model whose manifest is broken has no version at all, not even the default one."""
+    """A model with a broken manifest has no version, not even a default."""
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "model.toml").write_text("broken = ")
     repository = Repository(tmp_path)
@@ -91,18 +91,18 @@ def test_a_model_without_versions(tmp_path: Path, version: str | None) -> None:
     assert caught.value.code is ErrorCode.VERSION_NOT_FOUND
 
 
-def test_looking_up_touches_no_file(repository: Repository, tmp_path: Path) -> None:
-    """What was read once is answered from memory until the next refresh, even when the folder is gone."""
+def test_lookups_touch_no_file(repository: Repository, tmp_path: Path) -> None:
+    """Lookups use memory until the next refresh, even without the folder."""
     assert sorted(repository.models()) == ["bare", "m"]
     shutil.rmtree(tmp_path / "m")
     assert sorted(repository.models()) == ["bare", "m"]
     assert repository.version(repository.model("m"), None).name == "2"
 
 
-def test_a_model_is_read_when_it_is_first_asked_for(
+def test_a_model_is_read_when_first_requested(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """A start waits for no model; what is read is one state of its folder."""
+    """A start reads no model, and each model is read from one state of its folder."""
     (tmp_path / "m" / "3").mkdir()
     (tmp_path / "m" / "3" / "m.tflite").write_bytes(b"")
     first = repository.model("m")
@@ -111,19 +111,19 @@ def test_a_model_is_read_when_it_is_first_asked_for(
     assert repository.model("m") is first
 
 
-def test_a_folder_that_went_before_it_was_read(
+def test_a_folder_removed_before_its_first_read(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """The others are served, and this one says what is wrong."""
+    """The other models are served, and this one has a reason."""
     shutil.rmtree(tmp_path / "m")
     assert "cannot be read" in str(repository.model("m").problem)
     assert repository.model("bare").versions
 
 
-def test_a_file_that_became_a_folder_before_it_was_read(
+def test_a_file_replaced_by_a_folder_before_its_first_read(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """It is no model any more, and hides no other; a refresh finds what it is now."""
+    """It is no model any more and hides no other; a refresh shows the folder."""
     (tmp_path / "bare.tflite").unlink()
     (tmp_path / "bare.tflite").mkdir()
     assert list(repository.models()) == ["m"]
@@ -132,10 +132,10 @@ def test_a_file_that_became_a_folder_before_it_was_read(
     assert list(repository.models()) == ["bare.tflite", "m"]
 
 
-def test_a_mistake_reads_few_models(
+def test_an_unknown_name_reads_few_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One in a large folder costs no more than one in a small one."""
+    """The cost is the same in a large folder and in a small one."""
     for number in range(100):
         (tmp_path / f"m{number}").mkdir()
         (tmp_path / f"m{number}" / "m.tflite").write_bytes(b"")
@@ -154,7 +154,7 @@ def test_a_mistake_reads_few_models(
 def test_a_folder_without_a_model_is_not_suggested(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """``bars`` is as close to ``barz`` as anything, but no model."""
+    """``bars`` resembles ``barz`` most, but is no model."""
     (tmp_path / "bars").mkdir()
     repository.refresh()
     with pytest.raises(ApiError, match=r"; did you mean 'bare'\?$"):
@@ -162,7 +162,7 @@ def test_a_folder_without_a_model_is_not_suggested(
 
 
 def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None:
-    """A refresh shows the folder as it is now; an index taken before stays whole."""
+    """A refresh shows the current folder; an earlier index stays complete."""
     before, entry = repository.models(), repository.model("m")
     (tmp_path / "bare.tflite").unlink()
     (tmp_path / "new.tflite").write_bytes(b"")
@@ -178,7 +178,6 @@ def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None
 def test_a_refresh_that_fails_keeps_the_index(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """When the folder cannot be read, what was known stays."""
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
         repository.refresh()
@@ -186,14 +185,13 @@ def test_a_refresh_that_fails_keeps_the_index(
     tmp_path.mkdir()
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
-    """A repository needs its folder at the start."""
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Repository(tmp_path / "nowhere")
 
 
-def test_a_mistyped_name_is_recognised(tmp_path: Path) -> None:
-    """The text begins as Triton's and ends with the way out: a name that is near, else the first of those there are."""
+def test_a_mistyped_name_gets_a_suggestion(tmp_path: Path) -> None:
+    """The text starts like Triton's and suggests a similar name, or the first ones."""
     for name in ("digits", "petals"):
         (tmp_path / f"{name}.tflite").write_bytes(b"")
     repository = Repository(tmp_path)
@@ -206,8 +204,8 @@ def test_a_mistyped_name_is_recognised(tmp_path: Path) -> None:
         assert error.value.message == f"Request for unknown model: {name!r}{tail}"
 
 
-def test_few_names_are_told_of_many(tmp_path: Path) -> None:
-    """Eight models or versions at most; of no models it says so."""
+def test_an_error_lists_few_of_many_names(tmp_path: Path) -> None:
+    """At most eight models or versions; an empty folder is reported as such."""
     with pytest.raises(ApiError, match="the models folder is empty"):
         Repository(tmp_path).model("x")
     for number in range(1001):

@@ -1,4 +1,4 @@
-"""Which models a folder holds, under which names, in which versions; and what one broken entry does to the rest."""
+"""Find the models of a folder with names and versions, despite broken entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPOSITORY_MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 def fill(root: Path, *files: str, **manifests: str) -> Path:
-    """Make empty files, and the manifests of the folders named."""
+    """Create empty files, and the manifests of the named folders."""
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"")
@@ -29,7 +29,7 @@ def fill(root: Path, *files: str, **manifests: str) -> Path:
 
 
 def versions(entry: ModelEntry) -> dict[str, str]:
-    """Version -> its file."""
+    """Return files by version."""
     return {name: version.path.name for name, version in entry.versions.items()}
 
 
@@ -39,7 +39,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
-    """A folder that is not there, or is a file, cannot be served."""
+    """A missing folder or a file cannot be served."""
     with pytest.raises(OSError, match="nowhere"):
         scan(tmp_path / "nowhere")
     fill(tmp_path, "file")
@@ -48,7 +48,9 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 
 
 def test_bare_files(tmp_path: Path) -> None:
-    """A model file is a model under its own name, its version the kind; the order is alphabetical."""
+    """A model file is a model with its own name and its kind as version, in
+    alphabetical order.
+    """
     models = scan(
         fill(
             tmp_path,
@@ -71,8 +73,8 @@ def test_bare_files(tmp_path: Path) -> None:
     assert entry.versions["tflite"].problem is None
 
 
-def test_what_has_no_name_for_a_model(tmp_path: Path) -> None:
-    """It is passed over, and known: whoever put it there is told to rename it."""
+def test_files_with_invalid_model_names(tmp_path: Path) -> None:
+    """It is skipped and reported, so that the user renames it."""
     fill(
         tmp_path,
         "my digits.tflite",
@@ -94,8 +96,10 @@ def test_what_has_no_name_for_a_model(tmp_path: Path) -> None:
     )
 
 
-def test_names_without_manifests(tmp_path: Path) -> None:
-    """Names are told before any manifest is read, and without folders that are no models."""
+def test_names_are_listed_without_reading_manifests(tmp_path: Path) -> None:
+    """Names are available before manifests are read, and exclude folders without
+    models.
+    """
     fill(
         tmp_path,
         "a/m.tflite",
@@ -109,10 +113,10 @@ def test_names_without_manifests(tmp_path: Path) -> None:
     assert models.present() == list(scan(tmp_path)) == ["a", "b", "broken", "n", "w"]
 
 
-def test_names_beside_a_folder_that_may_not_be_entered(
+def test_names_beside_an_inaccessible_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hides no other, and a start goes on; it is named, for reading it tells why it cannot be served."""
+    """It hides no other and does not prevent a start. Reading it gives the reason."""
     fill(tmp_path, "shut/m.tflite", "m.tflite")
     real = os.stat
 
@@ -126,7 +130,7 @@ def test_names_beside_a_folder_that_may_not_be_entered(
     assert models.present() == ["m", "shut"]
 
 
-def test_one_model_may_be_named_instead_of_a_folder_of_models(tmp_path: Path) -> None:
+def test_the_folder_of_one_model_can_be_scanned(tmp_path: Path) -> None:
     fill(
         tmp_path,
         "m/saved_model.pb",
@@ -158,8 +162,10 @@ def test_one_model_may_be_named_instead_of_a_folder_of_models(tmp_path: Path) ->
     assert not scan(root, only), "the file has gone meanwhile"
 
 
-def test_one_stem_in_two_kinds(tmp_path: Path) -> None:
-    """Files that differ only in their kind are versions of one model; one that can be served is the default."""
+def test_two_kinds_with_one_stem(tmp_path: Path) -> None:
+    """Files that differ only in their kind are versions of one model; a servable one is
+    the default.
+    """
     entry = scan(fill(tmp_path, "m.keras", "m.onnx", "m.tflite"))["m"]
     assert versions(entry) == {
         "keras": "m.keras",
@@ -171,7 +177,7 @@ def test_one_stem_in_two_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
-    """Every ending, and every file that makes a folder a model, is found as its kind, in a folder of its own."""
+    """Each ending, and each file that marks a model folder, is found as its kind."""
     names = [f"model{suffix}" for suffix in kind.suffixes]
     names += [marker for marker, known in MARKERS.items() if known is kind]
     models = scan(
@@ -187,7 +193,7 @@ def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".py"])
 def test_every_ending_of_a_bare_file(tmp_path: Path, suffix: str) -> None:
-    """A bare file's ending is cut from its name, in capitals too."""
+    """The ending is removed from the name, in capitals too."""
     assert list(scan(fill(tmp_path, f"a.b{suffix}", f"C{suffix.upper()}"))) == [
         "C",
         "a.b",
@@ -195,12 +201,12 @@ def test_every_ending_of_a_bare_file(tmp_path: Path, suffix: str) -> None:
 
 
 def test_parts_of_folders_are_no_bare_models(tmp_path: Path) -> None:
-    """What makes a folder a model is none by itself."""
+    """A file that marks a model folder is no model by itself."""
     assert scan(fill(tmp_path, *MARKERS)) == {}
 
 
-def test_content_says_more_than_the_ending(tmp_path: Path) -> None:
-    """A file under a wrong ending keeps its name and is opened as what it is."""
+def test_content_overrides_the_ending(tmp_path: Path) -> None:
+    """A file with a wrong ending keeps its name and is opened as its real kind."""
     (tmp_path / "m.onnx").write_bytes(b"\x1c\0\0\0TFL3")
     (tmp_path / "n.tflite").write_bytes(b"no such start")
     models = scan(tmp_path)
@@ -214,15 +220,17 @@ def test_content_says_more_than_the_ending(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    """A named pipe under a model's name does not stop the scan: nobody may ever write to it."""
+def test_a_pipe_does_not_block_a_scan(tmp_path: Path) -> None:
+    """Reading from a named pipe could block forever."""
     os.mkfifo(fill(tmp_path, "good.tflite", "m/m.tflite") / "pipe.tflite")
     os.mkfifo(tmp_path / "m" / "pipe.tflite")
     assert {"good", "m"} <= set(scan(tmp_path))
 
 
 def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
-    """Its model files are its versions, named after what stands between the model's name and the ending."""
+    """Its model files are versions, named by the text between the model's name and the
+    ending.
+    """
     files = ["m.tflite", "m.int8.tflite", "model.py", "readme.md", "other.tflite"]
     entry = scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"]
     assert versions(entry) == {
@@ -240,19 +248,19 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
         (
             ["vit4x.ptl", "vit4x.tflite"],
             ["ptl", "tflite"],
-        ),  # one of a kind needs no more than the kind
+        ),  # an only file of a kind is named by the kind
         (["mobilenet.tflite"], ["tflite"]),
         (["mnist.tflite", "mnist_int8.tflite"], ["tflite", "tflite-int8"]),
         (
             ["m.onnx", "mobilenet.onnx"],
             ["onnx", "onnx-mobilenet"],
-        ),  # "obilenet" is nobody's name
+        ),  # "obilenet" is no version
         (["model.onnx", "model_fp16.onnx"], ["onnx", "onnx-fp16"]),
         (["mnist.h5", "mnist.keras"], ["keras", "keras-keras"]),
         (["a.tflite", "b.tflite"], ["tflite", "tflite-b"]),
     ],
 )
-def test_versions_are_told_apart_by_what_differs(
+def test_versions_are_named_by_their_difference(
     tmp_path: Path, files: list[str], names: list[str]
 ) -> None:
     assert (
@@ -262,15 +270,15 @@ def test_versions_are_told_apart_by_what_differs(
 
 
 def test_a_folder_without_models(tmp_path: Path) -> None:
-    """A folder of other things is not a model."""
+    """A folder of other files is no model."""
     assert (
         scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite"))
         == {}
     )
 
 
-def test_models_in_a_folder_of_their_kind(tmp_path: Path) -> None:
-    """As Hugging Face's exporter lays them down; what lies beside it says more."""
+def test_models_in_a_folder_named_by_their_kind(tmp_path: Path) -> None:
+    """Hugging Face's exporter uses this layout; files beside the folder have priority."""
     fill(
         tmp_path,
         "m/config.json",
@@ -294,7 +302,7 @@ def test_models_in_a_folder_of_their_kind(tmp_path: Path) -> None:
     ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"],
 )
 def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
-    """A folder as Hugging Face saves it is listed, and says what is missing."""
+    """A folder saved by Hugging Face is listed with the missing file."""
     fill(tmp_path, "m/config.json", f"m/{file}", "n/data.bin")
     found = scan(tmp_path)
     assert list(found) == ["m"]
@@ -370,10 +378,10 @@ def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
         ),
     ],
 )
-def test_bare_files_that_are_no_models_yet(
+def test_bare_files_that_need_a_conversion(
     tmp_path: Path, file: str, name: str, words: str
 ) -> None:
-    """They are listed with what to do."""
+    """Each is listed with the next step."""
     found = scan(fill(tmp_path, file, "." + file, "readme.md", "a b.zip"))
     assert list(found) == [name]
     assert found[name].versions == {}
@@ -387,8 +395,10 @@ def zipped(path: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pth", "pt", "ts", "ptl"])
-def test_weights_named_like_a_model(tmp_path: Path, ending: str) -> None:
-    """What torch.save writes is listed as unavailable: bare, in a folder, and where a manifest names it."""
+def test_weights_with_a_models_ending(tmp_path: Path, ending: str) -> None:
+    """Output of torch.save is unavailable as a bare file, in a folder, and in a
+    manifest.
+    """
     (tmp_path / "m").mkdir()
     (tmp_path / "n").mkdir()
     (tmp_path / "n" / "model.toml").write_text(
@@ -414,8 +424,8 @@ def test_compiled_packages(tmp_path: Path) -> None:
     assert "a.pt2 holds native code compiled by AOTInductor" in str(version.problem)
 
 
-def test_two_files_that_are_one_model_of_another_kind(tmp_path: Path) -> None:
-    """An ending that many things have counts only with its counterpart."""
+def test_two_files_that_form_a_model_of_another_kind(tmp_path: Path) -> None:
+    """A common ending counts only with its counterpart."""
     found = scan(fill(tmp_path, "a.xml", "a.bin", "b.xml", "c.bin", "d.param"))
     assert list(found) == ["a"]
     assert str(found["a"].problem).startswith(
@@ -423,8 +433,10 @@ def test_two_files_that_are_one_model_of_another_kind(tmp_path: Path) -> None:
     )
 
 
-def test_folders_that_hold_something_else(tmp_path: Path) -> None:
-    """A folder that was meant to be a model says what is in it; archives and downloads may be anything."""
+def test_folders_with_other_contents(tmp_path: Path) -> None:
+    """A folder meant as a model lists its contents; archives and downloads may be
+    anything.
+    """
     fill(
         tmp_path,
         "a/frozen_graph.pb",
@@ -446,10 +458,8 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["m.tflite", "m.onnx", "m.pt", "m.keras", "m.h5", "m.pte", "m.ptl", "m.pt2"]
 )
-def test_what_a_clone_or_a_download_left_in_place_of_a_model(
-    tmp_path: Path, file: str
-) -> None:
-    """Nothing is wrong with the model: it never came."""
+def test_placeholders_of_incomplete_downloads(tmp_path: Path, file: str) -> None:
+    """The model is not broken, only not downloaded."""
     (tmp_path / file).write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
     )
@@ -469,8 +479,8 @@ def test_what_a_clone_or_a_download_left_in_place_of_a_model(
     )
 
 
-def test_an_archive_beside_what_was_in_it(tmp_path: Path) -> None:
-    """A model of the same name is what counts; a folder of other things is not."""
+def test_an_archive_beside_its_contents(tmp_path: Path) -> None:
+    """A model of that name has priority; a folder of other files does not."""
     found = scan(
         fill(
             tmp_path, "m.zip", "m/m.tflite", "n.tar", "n.tflite", "o.zip", "o/readme.md"
@@ -483,8 +493,10 @@ def test_an_archive_beside_what_was_in_it(tmp_path: Path) -> None:
     assert str(found["o"].problem).startswith("o.zip is an archive")
 
 
-def test_a_pickle_beside_what_was_made_from_it(tmp_path: Path) -> None:
-    """It is a version that is not served; other pickles, and those that a manifest leaves out, are no model's."""
+def test_a_pickle_beside_its_conversion(tmp_path: Path) -> None:
+    """The pickle is a version that is not served; unrelated and undeclared pickles are
+    none.
+    """
     files = [
         "iris.joblib",
         "iris.onnx",
@@ -508,7 +520,7 @@ def test_a_pickle_beside_what_was_made_from_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
-    """A manifest declares the versions; files that it leaves out are none."""
+    """The manifest declares the versions, and other files are none."""
     toml = 'default_version = "b"\n[versions.a]\nfile = "a.tflite"\nxnnpack = true\n[versions.b]\nfile = "sub/b.tflite"'
     entry = scan(fill(tmp_path, "m/a.tflite", "m/sub/b.tflite", "m/c.tflite", m=toml))[
         "m"
@@ -522,7 +534,7 @@ def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
 
 
 def test_a_manifest_without_versions(tmp_path: Path) -> None:
-    """Where a manifest declares none, the folder's files are the versions."""
+    """Without declared versions, the folder's files are the versions."""
     entry = scan(fill(tmp_path, "m/m.tflite", m='description = "d"'))["m"]
     assert (versions(entry), entry.manifest.description) == (
         {"tflite": "m.tflite"},
@@ -531,14 +543,14 @@ def test_a_manifest_without_versions(tmp_path: Path) -> None:
 
 
 def test_a_manifest_without_models(tmp_path: Path) -> None:
-    """A manifest announces a model: that its file is missing is a problem, not a reason to be silent."""
+    """A manifest announces a model, so its missing file is an error."""
     entry = scan(fill(tmp_path, m=""))["m"]
     assert (entry.versions, entry.default_version) == ({}, "")
     assert "m/model.toml: the folder holds no model file" in str(entry.problem)
 
 
 def test_numbered_versions(tmp_path: Path) -> None:
-    """Triton's layout: the highest number is the default, compared as a number."""
+    """In Triton's layout, the highest number is the default."""
     entry = scan(
         fill(
             tmp_path,
@@ -553,8 +565,11 @@ def test_numbered_versions(tmp_path: Path) -> None:
     assert entry.versions["10"].path == tmp_path / "m" / "10" / "model.tflite"
 
 
-def test_numbered_versions_with_zeros_in_front(tmp_path: Path) -> None:
-    """Their number is their name, in manifests too; of two that are the same number the padded one is served."""
+def test_numbered_versions_with_leading_zeros(tmp_path: Path) -> None:
+    """The folder's name is the version's, in manifests too.
+
+    Of equal numbers, the padded one is served.
+    """
     said = 'default_version = "0002"'
     entry = scan(
         fill(tmp_path, "m/00000123/a.tflite", "m/0002/b.tflite", "m/2/c.tflite", m=said)
@@ -563,8 +578,8 @@ def test_numbered_versions_with_zeros_in_front(tmp_path: Path) -> None:
     assert entry.default_version == "2"
 
 
-def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:
-    """An empty number is none; of two files in one number neither is guessed."""
+def test_numbered_versions_contain_one_model(tmp_path: Path) -> None:
+    """An empty number is no version, and two files in one number are ambiguous."""
     entry = scan(
         fill(
             tmp_path,
@@ -581,7 +596,7 @@ def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("digit", ["²", "①"])
 def test_digits_that_are_no_numbers(tmp_path: Path, digit: str) -> None:
-    """A folder or version named with a digit that is no decimal number does no harm."""
+    """Digits that are not decimal are no numbers."""
     toml = f'[versions."{digit}"]\nfile = "m.tflite"'
     models = scan(
         fill(tmp_path, f"m/{digit}/m.tflite", "m/1/m.tflite", "n/m.tflite", n=toml)
@@ -590,15 +605,15 @@ def test_digits_that_are_no_numbers(tmp_path: Path, digit: str) -> None:
     assert models["n"].default_version == digit
 
 
-def test_a_folder_says_more_than_a_bare_file(tmp_path: Path) -> None:
-    """A folder and a bare file of one name: the folder is the model."""
+def test_a_folder_has_priority_over_a_bare_file(tmp_path: Path) -> None:
+    """Of a folder and a bare file with one name, the folder is the model."""
     assert versions(scan(fill(tmp_path, "m.keras", "m/1/m.tflite"))["m"]) == {
         "1": "m.tflite"
     }
 
 
-def test_hidden_entries(tmp_path: Path) -> None:
-    """Hidden files and folders are passed over at every level; other systems leave such files behind."""
+def test_hidden_entries_are_skipped(tmp_path: Path) -> None:
+    """They are skipped at every level, since other systems leave such files."""
     files = [
         ".a.tflite",
         ".trash/a.tflite",
@@ -615,15 +630,14 @@ def test_hidden_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["stats", "a b", "a%2fb", "50%", "a:b", "a\\b", "a?b", "a#b", "a\nb"]
 )
-def test_bad_names(tmp_path: Path, name: str) -> None:
-    """What cannot stand in a URL path is no model, neither as a folder nor as a bare file."""
+def test_invalid_names_are_no_models(tmp_path: Path, name: str) -> None:
+    """Folders and bare files with names invalid in URL paths are no models."""
     assert list(
         scan(fill(tmp_path, f"{name}/m.tflite", f"{name}.tflite", "good.tflite"))
     ) == ["good"]
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    """A file name of undecodable bytes is passed over."""
+def test_names_that_are_not_utf8_are_skipped(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff.tflite", "wb"):
         pass
     assert scan(tmp_path) == {}
@@ -646,7 +660,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("toml", BROKEN, ids=lambda toml: toml[:20])
 def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
-    """The model stays visible with the file, the key and the fix; its neighbours are served."""
+    """It shows file, key and fix; the other models are served."""
     models = scan(fill(tmp_path, "m/m.tflite", "n/n.tflite", m=toml))
     entry = models["m"]
     assert (entry.versions, entry.default_version) == ({}, "")
@@ -673,7 +687,7 @@ def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
 def test_a_declared_file_that_cannot_be_served(
     tmp_path: Path, file: str, problem: str
 ) -> None:
-    """The version is listed with its problem; the others are served."""
+    """The version is listed with its error; the others are served."""
     toml = f"[versions.a]\nfile = '{file}'\n[versions.b]\nfile = 'm.tflite'"
     entry = scan(
         fill(
@@ -691,15 +705,17 @@ def test_a_declared_file_that_cannot_be_served(
 
 @pytest.fixture
 def linked(tmp_path: Path) -> tuple[Path, Path]:
-    """A models folder, and a folder outside of it that holds a model."""
+    """Create a models folder, and a model in a folder outside it."""
     inside, outside = tmp_path / "models", tmp_path / "elsewhere"
     fill(inside, "real/1/m.tflite", "m/keep.txt")
     fill(outside, "m.tflite", "1/m.tflite")
     return inside, outside
 
 
-def test_links_that_leave_the_folder(linked: tuple[Path, Path]) -> None:
-    """A file, a declared file, a numbered folder or a whole model behind a link to elsewhere is refused."""
+def test_links_out_of_the_folder_are_rejected(linked: tuple[Path, Path]) -> None:
+    """A file, a declared file, a numbered folder or a model behind such a link is
+    rejected.
+    """
     inside, outside = linked
     (inside / "bare.tflite").symlink_to(outside / "m.tflite")
     (inside / "folder").symlink_to(outside)
@@ -723,7 +739,7 @@ def test_links_that_leave_the_folder(linked: tuple[Path, Path]) -> None:
 
 
 def test_links_within_the_folder(linked: tuple[Path, Path]) -> None:
-    """Links that stay inside are followed, and the models folder may itself be a link."""
+    """Links inside are followed, and the models folder can be a link."""
     inside, outside = linked
     (inside / "bare.tflite").symlink_to("real/1/m.tflite")
     (inside / "m" / "2").symlink_to(inside / "real" / "1")
@@ -737,7 +753,7 @@ def test_links_within_the_folder(linked: tuple[Path, Path]) -> None:
         ] == [None] * 3
 
 
-def test_a_neighbour_whose_name_starts_alike(tmp_path: Path) -> None:
+def test_a_folder_with_the_same_name_prefix(tmp_path: Path) -> None:
     """``models-2`` is not inside ``models``."""
     fill(tmp_path / "models-2", "m.tflite")
     (tmp_path / "models").mkdir()
@@ -747,8 +763,8 @@ def test_a_neighbour_whose_name_starts_alike(tmp_path: Path) -> None:
     )
 
 
-def test_links_that_lead_nowhere(tmp_path: Path) -> None:
-    """A link to itself or to nothing does not keep the other models from being served."""
+def test_broken_links(tmp_path: Path) -> None:
+    """A link to itself or to nothing does not affect other models."""
     fill(tmp_path, "good.tflite", "m/m.tflite")
     (tmp_path / "loop.tflite").symlink_to("loop.tflite")
     (tmp_path / "loop").symlink_to("loop")
@@ -762,7 +778,7 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
 
 @pytest.fixture
 def not_root() -> Iterator[None]:
-    """Without root's rights, for whom no folder is unreadable."""
+    """Drop root's rights, since root can read every folder."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -770,10 +786,10 @@ def not_root() -> Iterator[None]:
     os.seteuid(user)
 
 
-def test_a_folder_that_cannot_be_read(
+def test_an_unreadable_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """One unreadable folder is listed with its problem and hides no other."""
+    """It is listed with its error and hides no other."""
     fill(tmp_path, "good.tflite", "m/m.tflite")
     tmp_path.chmod(0o755)
     (tmp_path / "m").chmod(0)
@@ -788,7 +804,7 @@ def test_a_folder_that_cannot_be_read(
     )
 
 
-def test_a_folder_with_more_models_than_a_model_has_versions(tmp_path: Path) -> None:
+def test_a_folder_can_have_more_models_than_a_model_versions(tmp_path: Path) -> None:
     names = [f"big/f{number:05}.tflite" for number in range(MAX_VERSIONS)]
     fill(tmp_path, *names, "other.tflite")
     assert len(scan(tmp_path)["big"].versions) == MAX_VERSIONS
@@ -816,7 +832,7 @@ def test_too_many_versions_in_a_folder_of_one_format(tmp_path: Path) -> None:
 
 
 def test_the_newest_of_too_many_numbered_versions_are_kept(tmp_path: Path) -> None:
-    """One more version must not take the model away."""
+    """One more version must not make the model unavailable."""
     fill(
         tmp_path,
         *(f"big/{number}/model.tflite" for number in range(1, MAX_VERSIONS + 3)),
@@ -828,10 +844,9 @@ def test_the_newest_of_too_many_numbered_versions_are_kept(tmp_path: Path) -> No
     assert entry.default_version == str(MAX_VERSIONS + 2)
 
 
-def test_the_work_for_one_folder_grows_with_its_files(
+def test_the_work_for_one_folder_grows_linearly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with the square of their number."""
     monkeypatch.setattr(scan_module, "MAX_VERSIONS", 1000)
     calls = 0
 
@@ -869,7 +884,7 @@ def test_a_manifest_that_names_many_files_lists_their_folder_once(
     assert listings == [tmp_path / "big"]
 
 
-def test_a_link_to_a_folder_around_it_is_no_model(tmp_path: Path) -> None:
+def test_a_link_to_a_parent_folder_is_no_model(tmp_path: Path) -> None:
     fill(tmp_path, "a.tflite", "m/1/m.tflite")
     (tmp_path / "self").symlink_to(".")
     (tmp_path / "up").symlink_to("..")
@@ -889,7 +904,7 @@ def test_a_thousand_models(tmp_path: Path) -> None:
 
 
 def test_the_models_of_this_repository() -> None:
-    """The embedded models are found without a problem; the recipes beside them are no model."""
+    """They have no errors; the recipes beside them are no model."""
     models = scan(REPOSITORY_MODELS)
     assert list(models) == ["diabetes", "digits", "numbers", "petals"]
     assert [entry.problem for entry in models.values()] == [None] * 4

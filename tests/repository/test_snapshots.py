@@ -1,4 +1,4 @@
-"""Private copies of model files: whole, hashed, gone with the model, and never in the way of a request's reason."""
+"""Private copies of model files are complete, hashed, and removed with the model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pocketserve_wire import ApiError, ErrorCode
 
 @pytest.fixture
 def store(tmp_path: Path) -> SnapshotStore:
-    """A store with a state folder of its own."""
+    """Return a store with its own state folder."""
     return SnapshotStore(tmp_path / "state")
 
 
 def copies(tmp_path: Path) -> list[Path]:
-    """What lies in the state folder."""
+    """Return the contents of the state folder."""
     folder = tmp_path / "state" / FOLDER
     return (
         sorted(path for path in folder.rglob("*") if path.is_file())
@@ -37,7 +37,7 @@ def copies(tmp_path: Path) -> list[Path]:
 
 
 def one_file(tmp_path: Path, size: int = 1000) -> tuple[ModelEntry, VersionEntry, Path]:
-    """A model of one file, and that file."""
+    """Return a model of one file, and that file."""
     path = tmp_path / "models" / "m.tflite"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(os.urandom(size))
@@ -59,8 +59,8 @@ def one_file(tmp_path: Path, size: int = 1000) -> tuple[ModelEntry, VersionEntry
         "executorch",
     ],
 )
-def test_a_copy_is_whole(store: SnapshotStore, tmp_path: Path, name: str) -> None:
-    """Every file under its own relative name, with the digest that the manifest states and verdicts are kept by."""
+def test_a_copy_is_complete(store: SnapshotStore, tmp_path: Path, name: str) -> None:
+    """Each file has its relative name and its digest for manifests and verdicts."""
     entry = scan(MODELS)["digits"]
     version = entry.versions[name]
     taken = store.take(version, entry.folder)
@@ -81,9 +81,7 @@ def test_a_copy_is_whole(store: SnapshotStore, tmp_path: Path, name: str) -> Non
     )
 
 
-def test_a_copy_is_its_owners_alone_and_stays_as_it_was(
-    store: SnapshotStore, tmp_path: Path
-) -> None:
+def test_a_copy_is_private_and_immutable(store: SnapshotStore, tmp_path: Path) -> None:
     entry, version, path = one_file(tmp_path)
     content = path.read_bytes()
     taken = store.take(version, entry.folder)
@@ -103,7 +101,7 @@ def test_a_copy_is_its_owners_alone_and_stays_as_it_was(
         taken.check()
 
 
-def test_a_copy_goes_with_the_last_that_refers_to_it(
+def test_a_copy_is_removed_with_its_last_reference(
     store: SnapshotStore, tmp_path: Path
 ) -> None:
     entry, version, _ = one_file(tmp_path)
@@ -131,10 +129,8 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", ["killed", "alive", "ended"])
-def test_what_a_killed_process_left_is_swept_and_nothing_else(
-    tmp_path: Path, end: str
-) -> None:
-    """A process that lives keeps its copies, one that ends takes them along."""
+def test_only_copies_of_killed_processes_are_removed(tmp_path: Path, end: str) -> None:
+    """A living process keeps its copies, and an ending one removes them."""
     entry, version, _ = one_file(tmp_path)
     command = [
         sys.executable,
@@ -158,7 +154,7 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(
         assert copies(tmp_path) == sorted([own.path, *(left if end == "alive" else [])])
 
 
-def test_a_link_out_of_the_folder_is_refused(
+def test_a_link_out_of_the_folder_is_rejected(
     store: SnapshotStore, tmp_path: Path
 ) -> None:
     entry, version, path = one_file(tmp_path)
@@ -171,10 +167,10 @@ def test_a_link_out_of_the_folder_is_refused(
         store.take(version, entry.folder)
 
 
-def test_a_link_that_changes_all_the_time_leads_nowhere_else(
+def test_a_changing_link_cannot_escape(
     store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is copied is what was looked at, wherever the link leads a moment later."""
+    """The checked file is copied, wherever the link points a moment later."""
     entry, version, path = one_file(tmp_path)
     targets, resolve = (
         [path.rename(path.with_name("own")), tmp_path / "secret"],
@@ -199,7 +195,7 @@ def test_a_link_that_changes_all_the_time_leads_nowhere_else(
 
 @pytest.mark.parametrize("room", [True, False])
 def test_errors_name_the_owners_file(tmp_path: Path, room: bool) -> None:
-    """Frameworks name what they opened, which is the copy; nobody knows that, and it is gone."""
+    """Frameworks name the copy, which the user doesn't know and which is deleted."""
     entry = scan(MODELS)["digits"]
     for name in ("tflite", "savedmodel"):
         version = entry.versions[name]
@@ -213,7 +209,7 @@ def test_errors_name_the_owners_file(tmp_path: Path, room: bool) -> None:
         taken.close()
 
 
-def test_what_cannot_be_read_is_named(store: SnapshotStore, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(store: SnapshotStore, tmp_path: Path) -> None:
     entry, version, path = one_file(tmp_path)
     path.unlink()
     with pytest.raises(
@@ -223,10 +219,10 @@ def test_what_cannot_be_read_is_named(store: SnapshotStore, tmp_path: Path) -> N
     assert list((tmp_path / "state" / FOLDER).iterdir()) == []
 
 
-def test_a_file_that_is_written_meanwhile_is_not_taken(
+def test_a_file_written_during_the_copy_is_rejected(
     store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of it would be old and half new: the caller may ask again."""
+    """The copy would mix old and new; the caller may retry."""
     entry, version, path = one_file(
         tmp_path, 32 << 20
     )  # so large that the file's time differs after each copy
@@ -246,10 +242,10 @@ def test_a_file_that_is_written_meanwhile_is_not_taken(
     assert caught.value.code is ErrorCode.MODEL_NOT_READY and copies(tmp_path) == []
 
 
-def test_a_state_folder_that_cannot_be_made_costs_nothing(
+def test_a_missing_state_folder_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy lies among other temporary files; where these have no place either, the reason is told."""
+    """The copy goes to the temporary folder; if that fails too, the reason is given."""
     entry, version, path = one_file(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "temporary").mkdir()
@@ -282,7 +278,7 @@ SnapshotStore(Path(sys.argv[2])).take(entry.versions["tflite"], entry.folder)
 """
 
 
-def test_a_full_disk_is_told_and_keeps_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     one_file(tmp_path)
     temporary = tmp_path / "temporary"
     temporary.mkdir()

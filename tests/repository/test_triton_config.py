@@ -1,4 +1,4 @@
-"""Folders as Triton has them: what ``config.pbtxt`` says is taken over, or is the reason why a model is not served."""
+"""Triton's folders: ``config.pbtxt`` is applied, or is the reason not to serve a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTROLS = 'sequence_batching { max_sequence_idle_microseconds: 5000000 control_
 
 
 def problem(folder: Path, text: str) -> str:
-    """Why a model with this configuration is not served."""
+    """Return the reason why a model with this configuration is not served."""
     (folder / "m" / "1").mkdir(parents=True)
     (folder / "m" / "config.pbtxt").write_text(text)
     (folder / "m" / "1" / "model.onnx").write_bytes(b"\x08\x01")
@@ -44,7 +44,7 @@ def test_fields_of_every_form() -> None:
     assert config["input"][0]["reshape"] == [{"shape": ["1", "3", "224", "224"]}]
 
 
-def test_labels_are_taken_over(tmp_path: Path) -> None:
+def test_labels_are_used(tmp_path: Path) -> None:
     assert problem(tmp_path, DENSENET) == ""
     entry = scan(tmp_path)["m"]
     assert entry.manifest.labels == "densenet_labels.txt" and list(entry.versions) == [
@@ -68,7 +68,7 @@ def test_labels_are_taken_over(tmp_path: Path) -> None:
         ("a {" * (MAX_DEPTH + 2), "nest more than"),
     ],
 )
-def test_what_has_no_counterpart_is_said(
+def test_unsupported_fields_are_reported(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     found = problem(tmp_path, text)
@@ -76,7 +76,7 @@ def test_what_has_no_counterpart_is_said(
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
-def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
+def test_line_ends_of_all_systems(tmp_path: Path, end: str) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_bytes(
         end.join(["# a comment", 'output { label_filename: "l.txt" }']).encode()
@@ -87,9 +87,7 @@ def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/../../b", ""])
-def test_labels_outside_of_the_folder_are_passed_over(
-    tmp_path: Path, name: str
-) -> None:
+def test_labels_outside_the_folder_are_ignored(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(f'output [ {{ label_filename: "{name}" }} ]')
     assert read_config(path).labels is None and read_config(path).problem is None
@@ -103,12 +101,12 @@ def test_labels_outside_of_the_folder_are_passed_over(
         "",
     ],
 )
-def test_what_says_nothing_against_it_is_served(tmp_path: Path, text: str) -> None:
+def test_harmless_configurations_are_served(tmp_path: Path, text: str) -> None:
     assert problem(tmp_path, text) == ""
 
 
 @given(st.text(alphabet='ab:{}[],;"\\#\n .1', max_size=60))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
+def test_random_texts_are_parsed_or_rejected(text: str) -> None:
     try:
         parsed = parse(text)
     except TextFormatError:

@@ -1,4 +1,4 @@
-"""The table of the fields of ``config.pbtxt``: each row has the effect that it states."""
+"""Each row of the table of ``config.pbtxt`` fields has the stated effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES = {
 def entry_of(
     folder: Path, text: str, versions: tuple[int, ...] = (1, 2, 3)
 ) -> ModelEntry:
-    """A model with numbered versions and this configuration."""
+    """Return a model with numbered versions and this configuration."""
     for version in versions:
         (folder / "m" / str(version)).mkdir(parents=True)
         for name in ("model.onnx", "other.onnx")[
@@ -39,7 +39,7 @@ def entry_of(
 
 
 def text_of(path: str, value: str) -> str:
-    """A configuration with one field."""
+    """Return a configuration with one field."""
     *outer, name = path.split(".")
     inner = f"{name} {value}" if value.startswith("{") else f"{name}: {value}"
     for message in reversed(outer):
@@ -49,7 +49,7 @@ def text_of(path: str, value: str) -> str:
 
 
 def value_of(row: ConfigField) -> str:
-    """A value that has an effect."""
+    """Return a value that has an effect."""
     return VALUES.get(
         row.path, "true" if row.treatment is not Treatment.APPLIED else "1"
     )
@@ -118,13 +118,11 @@ APPLIED: dict[str, tuple[str, Callable[[ModelEntry], bool]]] = {
         lambda e: e.notes == ("the parameter x is not used",),
     ),
 }
-"""For each field that is applied: a configuration, and whether a model shows the effect."""
+"""For each applied field, a configuration and a check of its effect."""
 
 
 @pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.path)
-def test_every_field_has_the_effect_that_its_row_states(
-    tmp_path: Path, row: ConfigField
-) -> None:
+def test_every_field_has_the_stated_effect(tmp_path: Path, row: ConfigField) -> None:
     if row.treatment is Treatment.APPLIED:
         text, has_effect = APPLIED[row.path]
         assert has_effect(entry_of(tmp_path, text))
@@ -150,7 +148,7 @@ def test_every_field_has_the_effect_that_its_row_states(
     ids=lambda row: row.path,
 )
 @pytest.mark.parametrize("value", ["false", "0", '""'])
-def test_a_field_with_the_value_of_a_missing_one_has_no_effect(
+def test_a_field_with_its_default_value_has_no_effect(
     tmp_path: Path, row: ConfigField, value: str
 ) -> None:
     entry = entry_of(tmp_path, text_of(row.path, value))
@@ -218,9 +216,7 @@ def test_an_unknown_field_is_noted_once(tmp_path: Path, text: str, name: str) ->
         ("max_batch_size: many", "'many' is not a number"),
     ],
 )
-def test_values_that_cannot_be_honoured_are_named(
-    tmp_path: Path, text: str, reason: str
-) -> None:
+def test_unsupported_values_are_named(tmp_path: Path, text: str, reason: str) -> None:
     entry = entry_of(tmp_path, text)
     assert reason in str(entry.problem) and str(entry.problem).startswith(
         "m/config.pbtxt"
@@ -228,7 +224,7 @@ def test_values_that_cannot_be_honoured_are_named(
     assert not entry.versions
 
 
-def test_a_file_that_no_version_has_is_named(tmp_path: Path) -> None:
+def test_a_missing_model_file_is_named(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, 'default_model_filename: "third.onnx"')
     assert (
         entry.versions["3"].problem

@@ -1,4 +1,4 @@
-"""Model files whose ending announces nothing are found by their content."""
+"""Model files with unknown endings are found by their content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_file_in_a_folder(tmp_path: Path, kind: str) -> None:
     assert list(scan(tmp_path)["m"].versions) == [kind]
 
 
-def test_edge_impulse_names_tflite_files_lite(tmp_path: Path) -> None:
+def test_the_lite_ending_of_edge_impulse(tmp_path: Path) -> None:
     shutil.copy(DIGITS / "digits.tflite", tmp_path / "trained.lite")
 
     assert list(scan(tmp_path)["trained"].versions) == ["tflite"]
@@ -57,7 +57,7 @@ def test_edge_impulse_names_tflite_files_lite(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["notes", "data.bin", "weights.data"])
-def test_other_files_are_no_models(tmp_path: Path, content: bytes, name: str) -> None:
+def test_other_files_are_not_models(tmp_path: Path, content: bytes, name: str) -> None:
     (tmp_path / name).write_bytes(content)
 
     assert list(scan(tmp_path)) == []
