@@ -1,4 +1,4 @@
-"""Models that classes are made from: one of each task, every datatype, and labels that mean harm."""
+"""Make models to generate classes from: every task and datatype, and hostile labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from places import MODELS, ROOT
 SMALL = ROOT / "tests" / "models"
 EMBEDDED = ("digits", "diabetes", "numbers", "petals")
 SERVED = ("answers", "phrases", "poses", "shapes", "shelf", "tones")
-"""Of the small models of this suite: question answering, embedding, poses, detection, recommendation, sound."""
+"""Small models of this suite: question answering, embedding, poses, detection,
+recommendation, sound.
+"""
 
 HOSTILE_LABELS = (
     "*/ } class Evil { /*",
@@ -48,8 +50,8 @@ DATATYPES = {
 """ONNX's name -> NumPy's."""
 
 
-def lay_out(folder: Path) -> Path:
-    """Lay all of these models into a folder."""
+def write_models(folder: Path) -> Path:
+    """Write all of these models into a folder."""
     for name in EMBEDDED:
         shutil.copytree(MODELS / name, folder / name)
     for name in SERVED:
@@ -91,7 +93,7 @@ def _save(
 
 
 def every_datatype(path: Path) -> None:
-    """Give every input back; the one of FLOAT has two free dimensions, all others one."""
+    """Return every input; FLOAT has two free dimensions, the others have one."""
     from onnx import helper
 
     shapes = {
@@ -111,7 +113,7 @@ def every_datatype(path: Path) -> None:
 
 
 def text_classifier(folder: Path) -> None:
-    """Tell long texts from short ones by their largest token."""
+    """Classify long and short texts by their largest token."""
     from onnx import helper
 
     nodes = [
@@ -136,7 +138,7 @@ def text_classifier(folder: Path) -> None:
 
 
 def table_classifier(folder: Path) -> None:
-    """Give a row's features back as scores, under names that nobody should trust."""
+    """Return a row's features as scores with hostile names."""
     import tomlkit
     from onnx import helper
 
@@ -163,7 +165,7 @@ def table_classifier(folder: Path) -> None:
 
 
 def segmenter(folder: Path) -> None:
-    """Take each pixel's strongest colour for its class."""
+    """Classify each pixel by its strongest colour."""
     from onnx import helper
 
     nodes = [helper.make_node("Identity", ["image"], ["map"])]

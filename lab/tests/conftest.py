@@ -1,4 +1,4 @@
-"""The fixtures of the server's tests, for the tests of the lab."""
+"""Share the fixtures of the server's tests with the lab's."""
 
 from __future__ import annotations
 

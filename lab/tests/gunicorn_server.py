@@ -1,4 +1,4 @@
-"""A real gunicorn with our application, on a free port."""
+"""Run a real gunicorn with our application on a free port."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ COMMAND = (
 Settings = dict[str, str]
 
 
-def surroundings(folder: Path, models: Path, **settings: str) -> Settings:
-    """The environment variables of a server whose files lie in an empty folder."""
+def server_variables(folder: Path, models: Path, **settings: str) -> Settings:
+    """Return the environment of a server whose files are in an empty folder."""
     own = {
         "POCKETSERVE_MODELS_DIR": str(models),
         "POCKETSERVE_STATE_DIR": str(folder / "state"),
         "POCKETSERVE_TOKEN_FILE": str(folder / "token"),
         "POCKETSERVE_READY_FILE": str(folder / "ready.json"),
         "POCKETSERVE_HTTP_PORT": "0",
-        "POCKETSERVE_QUARANTINE": "0",  # the embedded models and those that tests make are no strangers
+        # the embedded models and those of tests are trusted
+        "POCKETSERVE_QUARANTINE": "0",
     }
     return {**os.environ, **own, **settings}
 
@@ -42,11 +43,11 @@ def surroundings(folder: Path, models: Path, **settings: str) -> Settings:
 def gunicorn(
     folder: Path, models: Path, workers: int = 2, **settings: str
 ) -> Iterator[Server]:
-    """Start it, wait until it accepts requests, and end it."""
+    """Start gunicorn, wait until it accepts requests, and stop it."""
     log, ready = folder / "server.log", folder / "ready.json"
     with log.open("wb") as output:
         command = [*COMMAND, "--workers", str(workers)]
-        environment = surroundings(folder, models, **settings)
+        environment = server_variables(folder, models, **settings)
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=environment
         )
@@ -67,7 +68,7 @@ def gunicorn(
 
 
 def workers_of(server: Server) -> list[int]:
-    """The process ids of its workers."""
+    """Return the process ids of its workers."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     return [int(pid) for pid in children.read_text().split()]
 
@@ -75,7 +76,7 @@ def workers_of(server: Server) -> list[int]:
 def wait_until(
     condition: Callable[[], Any], log: Path, seconds: float = START_TIMEOUT_S
 ) -> None:
-    """Wait for what another process does, with a deadline."""
+    """Wait for another process, with a deadline."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""``pocketserve scale`` on a real Ray of this machine, on a free port."""
+"""Run ``pocketserve scale`` with a real local Ray on a free port."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conftest import Server
-from gunicorn_server import surroundings, wait_until
+from gunicorn_server import server_variables, wait_until
 from ports import free_port
 
 COMMAND = (sys.executable, "-m", "pocketserve", "scale")
 START_TIMEOUT_S = 180.0
-"""Ray's own parts start, and then each replica imports the frameworks and loads every model."""
+"""Seconds for Ray to start, and for replicas to import frameworks and load models."""
 END_TIMEOUT_S = 120.0
 
 
@@ -25,13 +25,13 @@ class RayServer(Server):
 
     @property
     def address(self) -> str:
-        """Where a second command finds it, as the first one says."""
+        """Return the address that the first command prints for a second one."""
         match = re.search(r"--address (\S+)", self.log.read_text())
         assert match is not None, self.log.read_text()
         return match[1]
 
     def replicas(self, application: str = "pocketserve") -> list[int]:
-        """The process ids of an application's replicas."""
+        """Return the process ids of an application's replicas."""
         name = f"ray::ServeReplica:{application}:"
         return [
             pid
@@ -51,15 +51,15 @@ class RayServer(Server):
 def own_settings(
     folder: Path, models: Path, port: int, **settings: str
 ) -> dict[str, str]:
-    """The environment variables of a server, or of a command for it."""
-    return surroundings(folder, models, POCKETSERVE_HTTP_PORT=str(port), **settings)
+    """Return the environment of a server or command."""
+    return server_variables(folder, models, POCKETSERVE_HTTP_PORT=str(port), **settings)
 
 
 @contextlib.contextmanager
 def ray_server(
     folder: Path, models: Path, *options: str, **settings: str
 ) -> Iterator[RayServer]:
-    """Start it, wait until it accepts requests, end it, and see that nothing of it stays."""
+    """Start Ray, wait for requests, stop it, and check that nothing is left."""
     log, ready, port = folder / "server.log", folder / "ready.json", free_port()
     with log.open("wb") as output:
         environment = own_settings(folder, models, port, **settings)
@@ -94,7 +94,7 @@ def ray_server(
 
 
 def descendants(root: int) -> list[int]:
-    """The processes that a process started, and those that these started."""
+    """Return the descendants of a process."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def descendants(root: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """How a process calls itself; nothing once it has gone."""
+    """Return a process's command line; empty if it has ended."""
     try:
         return (
             Path(f"/proc/{pid}/cmdline")

@@ -1,6 +1,6 @@
-"""Classes for apps: the interface that they are written from, its fingerprint, names, escapes, limits and the command.
+"""Test generated classes: interface, fingerprint, names, escapes, limits, command.
 
-That they compile and answer is tested in ``android/test_codegen.py``.
+That they compile and answer is tested in ``codegen/test_codegen.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LANGUAGES = ("java", "kotlin")
 
 
 def interface(**changes: Any) -> dict[str, Any]:
-    """An answer of ``GET /v2/models/NAME/interface``."""
+    """Return an answer of ``GET /v2/models/NAME/interface``."""
     label = {"name": "label", "kind": "label", "meaning": "the class"}
     return {
         "name": "m",
@@ -70,7 +70,7 @@ def interface(**changes: Any) -> dict[str, Any]:
 
 
 def render(language: str, **changes: Any) -> str:
-    """A class of such an answer."""
+    """Return the class of such an answer."""
     return render_class(
         read_interface(interface(**changes)),
         ClassRequest("m", language, "com.example", "M", None),
@@ -78,8 +78,8 @@ def render(language: str, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
-def test_every_task_says_how_it_is_called(name: str) -> None:
-    """Tensors have no form of their own, and chats have their own clients."""
+def test_every_task_has_a_form(name: str) -> None:
+    """Tensors have none, and chats have their own clients."""
     calls = task_named(name).calls
     assert bool(calls) == (name not in ("custom", "tensors", "text-generation"))
     fields = [field for call in calls for field in call.fields]
@@ -92,7 +92,7 @@ def test_every_task_says_how_it_is_called(name: str) -> None:
     )
 
 
-def test_names() -> None:
+def test_names_are_valid_identifiers() -> None:
     assert camel_case("sepal length (cm)", "x") == "sepalLengthCm"
     assert camel_case("petal_width", "x") == "petalWidth"
     assert (
@@ -119,7 +119,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("names", [("image", "image_shape"), ("imageShape", "image")])
-def test_the_sizes_of_an_input_have_a_name_of_their_own(
+def test_an_inputs_sizes_have_a_separate_name(
     language: str, names: tuple[str, str]
 ) -> None:
     """Detectors take a picture of any size and its shape beside it."""
@@ -139,7 +139,7 @@ def test_the_sizes_of_an_input_have_a_name_of_their_own(
     assert f"{lines[0]},".replace(")", ",").count(sizes) == 1
 
 
-def test_equal_names_are_told_apart_whatever_their_case() -> None:
+def test_names_that_differ_in_case_only_are_told_apart() -> None:
     names = distinct(["CRANE", "CRANE", "CRANE_1", "crane", "OTHER"])
     assert (
         names[0] == "CRANE"
@@ -148,8 +148,8 @@ def test_equal_names_are_told_apart_whatever_their_case() -> None:
     )
 
 
-def test_no_class_is_called_as_one_that_the_templates_mention() -> None:
-    """A class Throws would take the place of Kotlin's annotation in its own file."""
+def test_class_names_do_not_hide_those_in_the_templates() -> None:
+    """A class Throws would replace Kotlin's annotation in its file."""
     templates = Path(names.__file__).parent / "templates"
     code = "\n".join(
         line
@@ -182,7 +182,7 @@ def test_no_class_is_called_as_one_that_the_templates_mention() -> None:
         "Classification",
     ],
 )
-def test_names_that_no_class_can_have(name: str) -> None:
+def test_impossible_class_names_are_refused(name: str) -> None:
     with pytest.raises(NameFaultError, match="--class"):
         check_class(name, {"Classification"})
 
@@ -201,7 +201,7 @@ def test_names_that_no_class_can_have(name: str) -> None:
         "java.x",
     ],
 )
-def test_names_that_no_package_can_have(name: str) -> None:
+def test_impossible_package_names_are_refused(name: str) -> None:
     with pytest.raises(NameFaultError, match="--package"):
         check_package(name)
 
@@ -209,8 +209,8 @@ def test_names_that_no_package_can_have(name: str) -> None:
 @pytest.mark.parametrize(
     "text", [*HOSTILE_LABELS, "*/", "/*", "\\u002a/", "\ud800", "a" * 10_000]
 )
-def test_no_text_ends_its_place(text: str) -> None:
-    """Neither a comment nor a literal; both are ASCII in one line."""
+def test_texts_cannot_leave_comments_and_literals(text: str) -> None:
+    """Both are ASCII in one line."""
     inside = comment(text)
     assert inside.isascii() and not any(
         sign in inside for sign in ("*/", "/*", "\\", "{", "<")
@@ -227,8 +227,8 @@ def test_no_text_ends_its_place(text: str) -> None:
 
 
 @pytest.mark.parametrize("before", ["\ud800", "é", "\U0001f600"])
-def test_a_backslash_behind_an_escape_does_not_begin_another(before: str) -> None:
-    """javac looks ahead behind the escape of a surrogate, and would take the next two backslashes for one."""
+def test_a_backslash_after_an_escape_is_not_part_of_it(before: str) -> None:
+    """javac reads ahead after a surrogate's escape, and would merge two backslashes."""
     literal = java_string(f"{before}\\u002a\\\\u006e")
     assert literal.endswith('\\134u002a\\\\\\\\u006e"')
     assert kotlin_string("\ud800\\u002a") == '"\\ud800\\\\u002a"'
@@ -255,7 +255,7 @@ def test_the_card_cannot_leave_its_comment() -> None:
 def test_a_meaning_cannot_leave_its_comment(
     language: str, kind: str, meaning: str
 ) -> None:
-    """Neither by its first character, which begins a sentence in Kotlin."""
+    """Its first character begins a sentence in Kotlin."""
     field = {
         "name": "x",
         "kind": kind,
@@ -278,8 +278,10 @@ def test_a_meaning_cannot_leave_its_comment(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_many_labels(language: str) -> None:
-    """As many as the code of an enum can hold; beyond that, and with very long ones, texts alone, and it says so."""
+def test_many_labels_become_texts(language: str) -> None:
+    """An enum has a size limit; beyond it, and for very long labels, a comment explains
+    it.
+    """
     assert f"L{MAX_ENUM - 1}(" in render(
         language, labels=[f"l{i}" for i in range(MAX_ENUM)]
     )
@@ -306,12 +308,12 @@ def test_many_labels(language: str) -> None:
         {"name": None},
     ],
 )
-def test_an_answer_that_is_none(change: dict[str, Any]) -> None:
+def test_an_invalid_interface_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
         read_interface(interface(**change))
 
 
-def test_a_class_is_never_called_as_what_it_holds() -> None:
+def test_a_class_is_never_named_like_its_members() -> None:
     assert (
         default_class("classification", read_interface(interface()).entries)
         == "ClassificationModel"
@@ -328,7 +330,9 @@ def test_a_class_is_never_called_as_what_it_holds() -> None:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose models may be changed: digits, the same with another label, and petals."""
+    """Start a server whose models may be changed: digits, a copy with another label,
+    petals.
+    """
     models = tmp_path_factory.mktemp("models")
     for name in ("digits", "petals"):
         shutil.copytree(MODELS / name, models / name)
@@ -346,8 +350,8 @@ def codegen(server: Server, *words: str) -> int:
 
 
 @pytest.mark.live
-def test_the_fingerprint(live: Server) -> None:
-    """The same for two versions that are asked alike, served with the metadata; another one for another label."""
+def test_the_fingerprint_depends_on_the_interface_only(live: Server) -> None:
+    """Versions with equal interfaces share it; another label changes it."""
     with Client(live.url, live.token) as client:
         digits, again = (
             client.model_interface("digits"),
@@ -363,13 +367,13 @@ def test_the_fingerprint(live: Server) -> None:
         assert client.model_interface("petals")["features"][0]["unit"] == "cm"
         assert client.predict(
             "digits", MODELS / "digits/samples/7.png"
-        )  # what a run teaches counts for nothing
+        )  # learned shapes are ignored
         assert client.model_interface("digits") == digits
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_file_that_says_when_it_is_stale(
+def test_a_class_can_tell_that_it_is_stale(
     live: Server, tmp_path: Path, language: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -396,7 +400,7 @@ def test_a_file_that_says_when_it_is_stale(
 def test_a_class_is_made_without_a_server(
     live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From a file, a model's folder or a models folder, for builds in CI."""
+    """Builds in CI use a file, a model's folder or a models folder."""
     assert codegen(live, "digits", "--language", "kotlin") == 0
     expected = capsys.readouterr().out
     words = ["--language", "kotlin", "--package", "com.example.app"]
@@ -418,7 +422,7 @@ def test_a_class_is_made_without_a_server(
 
 
 @pytest.mark.live
-def test_faults_of_the_command(
+def test_faults_of_the_command_are_explained(
     live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, sentence in (

@@ -1,4 +1,4 @@
-"""``bench --tune``: choosing is pure and tested with given times; one short real run shows that it is wired up."""
+"""Test ``bench --tune`` with given times, and with one short real run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _own_state(monkeypatch, tmp_path):
 
 @pytest.fixture
 def digits(tmp_path) -> Path:
-    """The embedded digits with their TFLite file only."""
+    """Return the embedded digits with their TFLite file only."""
     folder = tmp_path / "models" / "digits"
     folder.mkdir(parents=True)
     shutil.copy(MODELS / "digits" / "digits.tflite", folder)
@@ -41,7 +41,7 @@ def digits(tmp_path) -> Path:
 
 
 def jitter(base: float, rounds: int = 20, share: float = 0.02) -> list[float]:
-    """Times around a base, the same for every side: slow phases of the device hit all candidates of a round."""
+    """Return times around a base, alike for all candidates of a round."""
     return [base * (1 + share * ((turn * 7) % 5 - 2)) for turn in range(rounds)]
 
 
@@ -54,7 +54,7 @@ def test_a_clear_gain_is_taken() -> None:
     assert found.gain == pytest.approx(0.5)
 
 
-def test_what_is_fastest_already_stays() -> None:
+def test_the_fastest_setting_is_kept() -> None:
     found = choose({1: jitter(1.0), 2: jitter(2.0)}, current=1)
     assert (found.best, found.recommended, found.changed, found.gain) == (
         1,
@@ -64,21 +64,21 @@ def test_what_is_fastest_already_stays() -> None:
     )
 
 
-def test_a_small_gain_is_not_worth_a_change() -> None:
+def test_a_small_gain_is_ignored() -> None:
     found = choose({1: jitter(1.0), 2: jitter(0.98)}, current=1)
     assert (found.best, found.recommended) == (2, 1)
     assert 0 < found.gain < MIN_GAIN
 
 
-def test_a_gain_within_the_noise_is_not_believed() -> None:
+def test_a_gain_within_the_noise_is_ignored() -> None:
     noisy = [1.0, 0.6, 1.6, 0.7, 1.5, 0.5, 1.4, 0.8]
     found = choose({1: [1.0] * 8, 2: noisy}, current=1)
     assert found.gain >= MIN_GAIN and found.noise > found.gain
     assert found.recommended == 1
 
 
-def test_a_gain_that_chance_explains_by_more_than_half() -> None:
-    """As on a busy machine: a third less time, of which chance explains nearly all."""
+def test_a_gain_that_is_mostly_chance_is_ignored() -> None:
+    """On a busy machine a third less time may be nearly all chance."""
     found = choose(
         {
             1: [1.0] * 9,
@@ -92,14 +92,14 @@ def test_a_gain_that_chance_explains_by_more_than_half() -> None:
     assert found.recommended == 1
 
 
-def test_slow_phases_that_hit_both_do_not_count() -> None:
+def test_slow_phases_of_both_settings_are_ignored() -> None:
     phases = [1.0, 9.0, 1.0, 4.0, 2.0, 7.0, 1.0, 3.0]
     found = choose({1: phases, 2: [0.9 * phase for phase in phases]}, current=1)
     assert found.recommended == 2
     assert found.noise < 0.001
 
 
-def test_few_rounds_decide_nothing() -> None:
+def test_a_few_rounds_decide_nothing() -> None:
     rounds = MIN_ROUNDS - 1
     assert choose({1: [2.0] * rounds, 2: [1.0] * rounds}, current=1).recommended == 1
 
@@ -108,7 +108,7 @@ times = st.lists(st.floats(1e-6, 1e6), min_size=10, max_size=10)
 
 
 @given(st.dictionaries(st.integers(1, 64), times, min_size=1, max_size=6), st.data())
-def test_any_times(measured: dict[int, list[float]], data: Any) -> None:
+def test_any_times_give_a_decision(measured: dict[int, list[float]], data: Any) -> None:
     current = data.draw(st.sampled_from(sorted(measured)))
     found = choose(measured, current)
     assert found.recommended in measured
@@ -127,7 +127,7 @@ def test_any_times(measured: dict[int, list[float]], data: Any) -> None:
         (16, 2, 2, [16, 1, 2]),
     ],
 )
-def test_which_numbers_of_threads_are_tried(
+def test_the_tried_numbers_of_threads(
     current: int, fast: int, usable: int, expected: list[int]
 ) -> None:
     assert thread_candidates(current, fast, usable) == expected
@@ -156,7 +156,7 @@ def result_of(capsys, *words: object) -> dict[str, Any]:
     return found
 
 
-def test_a_real_run_prints_what_changed(capsys, digits, tmp_path) -> None:
+def test_a_real_run_prints_the_changes(capsys, digits, tmp_path) -> None:
     found = result_of(capsys, "bench", digits, "--tune", "--seconds", "2", "--json")
     rows = found["max_batch"]
     assert set(rows["samples_ms"]) == {"1", "2", "4", "8", "16", "32"}
@@ -167,8 +167,8 @@ def test_a_real_run_prints_what_changed(capsys, digits, tmp_path) -> None:
     assert not (tmp_path / "state" / "tuned.json").exists()
 
 
-def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> None:
-    """One thread is twice as fast as two, and batches of 8 as fast as any."""
+def test_only_changed_settings_are_printed(capsys, digits, monkeypatch) -> None:
+    """One thread is twice as fast as two, and batches of 8 don't matter."""
     times = {
         "threads": {2: [2.0] * 20, 1: [1.0] * 20},
         "max_batch": {8: [1.0] * 20, 1: [1.0] * 20},
@@ -185,8 +185,8 @@ def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> Non
     assert "threads 1 instead of 2: 50% less time" in printed
 
 
-def test_a_loaded_machine_gives_no_line(capsys, digits, monkeypatch) -> None:
-    """Whatever was measured: other work decided it as much as the setting."""
+def test_a_loaded_machine_gives_no_result(capsys, digits, monkeypatch) -> None:
+    """Other work affected the times as much as the setting."""
     times = {
         "threads": {2: [2.0] * 20, 1: [1.0] * 20},
         "max_batch": {8: [1.0] * 20, 1: [1.0] * 20},
@@ -207,7 +207,7 @@ def test_a_loaded_machine_gives_no_line(capsys, digits, monkeypatch) -> None:
     assert result_of(capsys, "bench", digits, "--tune", "--json")["manifest"] == ""
 
 
-def test_plain_lines_without_a_terminal(capsys, digits) -> None:
+def test_output_without_a_terminal_is_plain(capsys, digits) -> None:
     assert (
         main(["bench", str(digits), "--tune", "--seconds", "0.2", "--rounds", "1"]) == 0
     )
@@ -218,7 +218,7 @@ def test_plain_lines_without_a_terminal(capsys, digits) -> None:
     )
 
 
-def test_what_the_manifest_fixes_is_not_tried(capsys, digits) -> None:
+def test_settings_of_the_manifest_are_not_tried(capsys, digits) -> None:
     (digits / "model.toml").write_text("threads = 1\nmax_batch = 4\n")
     words = ("bench", digits, "--tune", "--seconds", "0.2", "--rounds", "1", "--json")
     found = result_of(capsys, *words)
@@ -227,7 +227,7 @@ def test_what_the_manifest_fixes_is_not_tried(capsys, digits) -> None:
     assert result_of(capsys, *words, "--force")["max_batch"]["current"] == 4
 
 
-def test_batching_that_is_switched_off_stays_so(capsys, digits) -> None:
+def test_disabled_batching_stays_disabled(capsys, digits) -> None:
     (digits / "model.toml").write_text("batching = false\n")
     found = result_of(
         capsys,
@@ -244,14 +244,14 @@ def test_batching_that_is_switched_off_stays_so(capsys, digits) -> None:
     assert found["max_batch"]["why_not_tried"] == "batching is switched off"
 
 
-def test_threads_are_not_named_and_looked_for_at_once(capsys, digits) -> None:
+def test_threads_cannot_be_both_given_and_tuned(capsys, digits) -> None:
     assert main(["bench", str(digits), "--tune", "--threads", "2"]) == 1
     assert "leave --threads out" in capsys.readouterr().err
 
 
 @pytest.mark.live
-def test_a_bar_on_a_terminal(digits) -> None:
-    """In a process whose standard error is a pseudo-terminal."""
+def test_a_bar_is_shown_on_a_terminal(digits) -> None:
+    """Standard error of the process is a pseudo-terminal."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     command = [

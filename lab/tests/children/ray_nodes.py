@@ -1,6 +1,7 @@
-"""A Ray cluster of two nodes on this machine, on loopback. Prints its address; a line ends a node; so does the end.
+"""Run a local Ray cluster of two nodes and print its address.
 
-The variables of Ray, such as that of its token, are those of the process.
+A line of input ends one node, and the end of input the whole cluster. Ray's variables,
+such as its token, are those of the process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    """Start it, and follow what comes in."""
+    """Start the cluster and obey standard input."""
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )

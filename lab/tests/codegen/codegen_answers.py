@@ -1,4 +1,7 @@
-"""What the programs that use generated classes should print, by the Python client: lines ``name<TAB>JSON``."""
+"""Compute the expected output of programs with generated classes.
+
+It comes from the Python client, as lines ``name<TAB>JSON``.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,21 @@ CONTEXT = "ben likes tea. anna lives in oslo. ben lives in rome."
 ROWS = [[7, 6, 5, 4, 3, 2, 1], [0, float("nan"), 0, 9, 0, 0, 0]]
 
 Lines = dict[str, list[list[Any]]]
-"""The values of each line, by its name."""
+"""Values by line name."""
 
 
 def all_lines(client: Client, inputs: Path) -> Lines:
-    """What a program should print; ``inputs`` is the folder of what it asks about."""
+    """Return a program's expected output; ``inputs`` is its folder of inputs."""
     return {**pictures(client, inputs), **others(client, inputs), **tensors(client)}
 
 
 def box(entry: dict[str, Any]) -> list[float]:
-    """A box as the programs print it."""
+    """Return a box as the programs print it."""
     return [entry["box"][key] for key in ("x", "y", "width", "height")]
 
 
 def pictures(client: Client, inputs: Path) -> Lines:
-    """Everything that is asked with a picture."""
+    """Return the answers to pictures."""
 
     def ask(model: str, file: str, **options: Any) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = client.predict(
@@ -82,7 +85,7 @@ def pictures(client: Client, inputs: Path) -> Lines:
 
 
 def others(client: Client, inputs: Path) -> Lines:
-    """Everything that is asked with numbers, texts and sounds."""
+    """Return the answers to numbers, texts and sounds."""
 
     def ask(model: str, content: Any) -> list[dict[str, Any]]:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -127,12 +130,12 @@ def others(client: Client, inputs: Path) -> Lines:
 
 
 def label_text(index: int) -> str:
-    """The label as the server answers it."""
+    """Return the label as the server sends it."""
     return HOSTILE_LABELS[index].strip() or str(index)
 
 
 def tensors(client: Client) -> Lines:
-    """Everything that is asked with tensors."""
+    """Return the answers to tensors."""
     image = np.repeat(np.array([0, 1], np.float32), 64).reshape(2, 8, 8, 1)
     name = client.model_metadata("plain")["inputs"][0]["name"]
     plain = client.infer(
@@ -178,7 +181,7 @@ def tensors(client: Client) -> Lines:
 
 
 def check(printed: str, expected: Lines) -> None:
-    """Hold a program's lines against what they should be: texts and whole numbers equal, real ones nearly."""
+    """Compare a program's lines: texts and integers exactly, floats approximately."""
     lines: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for line in printed.splitlines():
         name, _, values = line.partition("\t")
@@ -195,7 +198,7 @@ def check(printed: str, expected: Lines) -> None:
 
 
 def near(value: Any) -> Any:
-    """The value, real numbers with the rounding of text and of single precision."""
+    """Return the value with floats rounded like text and single precision."""
     if isinstance(value, list):
         return [near(one) for one in value]
     return (

@@ -1,4 +1,4 @@
-"""Generated classes as apps use them: written, compiled for Android 6, sent through dex, and started."""
+"""Use generated classes as apps do: compile for Android 6, convert to dex, run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class App:
     """A program with its classes.
 
     Attributes:
-        path: its class path.
+    path: its class path.
     """
 
     java: Path
@@ -37,7 +37,7 @@ class App:
         server: Server,
         token: Path | None = None,
     ) -> list[str]:
-        """How to start it."""
+        """Return the command that starts it."""
         where = [
             transport.upper(),
             str(server.socket_port),
@@ -57,7 +57,7 @@ class App:
 def generate(
     server: Server, language: str, folder: Path, models: Sequence[str] = ()
 ) -> list[Path]:
-    """Write a class for each of these models of a server, or for every one."""
+    """Write a class for some of a server's models, or for all."""
     with Client(server.url, server.token) as client:
         names = set(models) or {entry["name"] for entry in client.index()}
     where = [
@@ -89,7 +89,7 @@ def generate(
 
 
 def run(command: list[object], **options: Any) -> None:
-    """Run a tool; what it says is the message of the failure."""
+    """Run a tool; a failure's message is the tool's output."""
     words = [str(part) for part in command]
     done = subprocess.run(
         words,
@@ -105,20 +105,20 @@ def run(command: list[object], **options: Any) -> None:
 def compile_programs(
     toolchain: Any, target: Path, sources: list[Path], *path: Path
 ) -> Path:
-    """Compile programs, which read files in a way that Android 6 does not have."""
+    """Compile programs, which may use more than Android 6 offers."""
     run([toolchain.javac, "-cp", class_path(*path), "-d", target, *sources])
     return target
 
 
 def class_path(*parts: object) -> str:
-    """Jars and folders of classes as one argument."""
+    """Join jars and folders into one argument."""
     return os.pathsep.join(map(str, parts))
 
 
 def compile_java(
     toolchain: Any, library: Path, target: Path, sources: list[Path]
 ) -> Path:
-    """Compile generated classes as an app would: Java 8, and the classes of Android 6 alone. ASCII is all they are."""
+    """Compile generated classes as an app does: ASCII, Java 8, Android 6."""
     command = [
         toolchain.javac,
         "-Xlint:all,-options",
@@ -146,7 +146,7 @@ def compile_java(
 
 
 def dexed(toolchain: Any, folder: Path, *parts: Path) -> Path:
-    """Classes and jars after a way through Android's bytecode."""
+    """Convert classes and jars to dex and back."""
     dex, back = folder / "classes.dex", folder / "dexed.jar"
     translator = [
         toolchain.java,
@@ -162,7 +162,7 @@ def dexed(toolchain: Any, folder: Path, *parts: Path) -> Path:
 def compile_kotlin(
     toolchain: Any, app_tools: Any, library: Path, target: Path, sources: list[Path]
 ) -> Path:
-    """Compile as an app would: Android 6's class library says what there is."""
+    """Compile as an app does, against Android 6's class library."""
     seen = os.pathsep.join(
         [str(library), app_tools.kotlin_libraries, str(toolchain.android_jar)]
     )

@@ -1,4 +1,4 @@
-"""The Android tools, for the tests that compile classes."""
+"""Provide the Android tools to tests that compile classes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Generated classes: written from a live server, compiled for Android 6, and run over both transports, also after dex.
+"""Compile classes generated from a live server, and run them before and after dex.
 
-What they answer is what the Python client answers.
+They must answer like the Python client, over both transports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen_models import lay_out
+from codegen_models import write_models
 from conftest import MODELS, Server, StartServer, start_server
 from drawn import objects, person
 from pocketserve_client import Client
@@ -45,9 +45,9 @@ FORMS = ("java", "dexed", "kotlin")
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on all of these models."""
+    """Start a server on all of these models."""
     models = tmp_path_factory.mktemp("models")
-    running = start_server(tmp_path_factory.mktemp("server"), lay_out(models))
+    running = start_server(tmp_path_factory.mktemp("server"), write_models(models))
     yield running
     assert running.stop() == 0
 
@@ -60,7 +60,7 @@ def kotlin(
     live: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> App:
-    """The programs in Kotlin."""
+    """Compile the programs in Kotlin."""
     folder = tmp_path_factory.mktemp("kotlin")
     sources = [
         *generate(live, "kotlin", folder / "src"),
@@ -81,7 +81,7 @@ def apps(
     kotlin: App,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, App]:
-    """The programs in Kotlin, in Java, and in Java after a way through dex."""
+    """Return the programs in Kotlin, in Java, and in Java after dex."""
     folder = tmp_path_factory.mktemp("java")
     classes = compile_java(
         toolchain, library, folder / "classes", generate(live, "java", folder / "src")
@@ -106,7 +106,7 @@ def apps(
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the programs ask about."""
+    """Write the inputs of the programs."""
     folder = tmp_path_factory.mktemp("inputs")
     shutil.copyfile(MODELS / "digits/samples/7.png", folder / "seven.png")
     shutil.copyfile(MODELS / "numbers/samples/page.jpg", folder / "page.jpg")
@@ -126,14 +126,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(live: Server, inputs: Path) -> Lines:
-    """What the programs should print, by the Python client."""
+    """Return the programs' expected output."""
     with Client(live.url, live.token) as client:
         return all_lines(client, inputs)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_the_same_answers_as_the_python_client(
+def test_programs_answer_like_the_python_client(
     apps: dict[str, App],
     form: str,
     transport: str,
@@ -151,7 +151,7 @@ def test_the_same_answers_as_the_python_client(
 
 @contextmanager
 def led(app: App, *arguments: Any) -> Iterator[Any]:
-    """The program that asks the digits whenever it is told, and says what came of it."""
+    """Start a program that queries the digits on each command and prints the result."""
     command = app.command("Faults", *arguments)
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -186,7 +186,7 @@ def test_each_fault_has_its_code_and_sentence(
     new_server: StartServer,
     tmp_path: Path,
 ) -> None:
-    """A model that changes after the first call, and before it; one that goes; a wrong token; a server that ends."""
+    """The faults are changed and deleted models, a wrong token and a stopped server."""
     models = tmp_path / "models"
     models.mkdir()
     shutil.copytree(MODELS / "digits", models / "digits")
@@ -196,7 +196,7 @@ def test_each_fault_has_its_code_and_sentence(
         (models / "digits/labels.txt").write_text(
             "zero\n" + "\n".join("123456789") + "\n"
         )
-        assert tell("ask") == "7"  # what was checked stays so
+        assert tell("ask") == "7"  # a checked interface is not checked again
         assert (
             server.call("POST", "/v2/repository/models/digits/load").status_code == 200
         )

@@ -1,7 +1,7 @@
-"""Classes of eleven public models: compiled, sent through dex, and run over both transports.
+"""Run generated classes of eleven public models before and after dex.
 
-They answer what the Python client answers; that these are the verified answers is tested in ``test_vision_assets.py``
-and its neighbours.
+They must answer like the Python client; ``test_vision_assets.py`` and similar tests
+verify its answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def apps(
     asset_server: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Any:
-    """The program on the classes as they are, and after a way through dex."""
+    """Compile the program; return it before and after dex."""
     folder = tmp_path_factory.mktemp("public")
     sources = generate(asset_server, "java", folder / "src")
     assert len(sources) >= 10
@@ -73,7 +73,7 @@ def kotlin(
     asset_server: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> App:
-    """The program in Kotlin, whose compiler takes minutes for labels by the thousand."""
+    """Compile the program in Kotlin, which takes minutes for thousands of labels."""
     folder = tmp_path_factory.mktemp("public-kotlin")
     sources = [
         *generate(asset_server, "kotlin", folder / "src"),
@@ -88,7 +88,7 @@ def kotlin(
 
 @pytest.fixture(scope="module")
 def inputs(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program asks about."""
+    """Write the program's inputs."""
     folder = tmp_path_factory.mktemp("public-inputs")
     shutil.copyfile(assets / "inputs/images/chelsea.png", folder / "photo")
     shutil.copyfile(min((assets / "inputs").rglob("*.wav")), folder / "sound.wav")
@@ -97,7 +97,7 @@ def inputs(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
-    """What it should print."""
+    """Return the program's expected output."""
     with Client(asset_server.url, asset_server.token, timeout=300) as client:
 
         def ask(model: str, data: Any) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", ["java", "dexed"])
-def test_public_models_are_answered(
+def test_public_models_are_answered_in_java(
     apps: Any,
     form: str,
     transport: str,
@@ -178,7 +178,7 @@ def test_public_models_are_answered_in_kotlin(
 
 
 def check_answers(command: list[str], expected: dict[str, list[list[Any]]]) -> None:
-    """Run a program; it has to print what is expected of every model."""
+    """Run a program and compare its output for every model."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

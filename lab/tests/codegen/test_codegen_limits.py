@@ -1,4 +1,4 @@
-"""What a compiler says of classes at the limits, and of the guide's examples; no server runs."""
+"""Compile extreme classes and the guide's examples, without a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensor(
     shape: tuple[int, ...] = (1, 2),
     **parameters: Any,
 ) -> dict[str, Any]:
-    """One input or output."""
+    """Return one input or output."""
     return {
         "name": name,
         "datatype": datatype,
@@ -38,7 +38,7 @@ def tensor(
 
 
 def interface(**changes: Any) -> dict[str, Any]:
-    """A picture classifier."""
+    """Return a picture classifier's interface."""
     call = {
         "verb": "classify",
         "takes": "picture",
@@ -59,7 +59,7 @@ def interface(**changes: Any) -> dict[str, Any]:
 def features(
     count: int, datatype: str = "FP32", name: str = "column {}"
 ) -> dict[str, Any]:
-    """A table with so many columns."""
+    """Return the interface of a table with so many columns."""
     columns = [
         {"name": name.format(i), "unit": "", "datatype": datatype} for i in range(count)
     ]
@@ -113,7 +113,7 @@ EXTREMES = {
 def write(
     folder: Path, language: str, answers: dict[str, dict[str, Any]], package: str
 ) -> list[Path]:
-    """Write a class of each answer."""
+    """Write a class for each interface."""
     folder.mkdir()
     files = []
     for name, answer in answers.items():
@@ -123,16 +123,16 @@ def write(
     return files
 
 
-def test_the_extremes_compile_for_android(
+def test_extreme_classes_compile_for_android(
     toolchain: Any, library: Path, tmp_path: Path
 ) -> None:
-    """In Java, and dx takes what comes out."""
+    """They are in Java, and dx accepts the result."""
     sources = write(tmp_path / "src", "java", EXTREMES, "com.example.extremes")
     classes = compile_java(toolchain, library, tmp_path / "classes", sources)
     assert dexed(toolchain, tmp_path, classes).stat().st_size > 0
 
 
-def test_the_extremes_compile_in_kotlin(
+def test_extreme_classes_compile_in_kotlin(
     toolchain: Any, app_tools: Any, library: Path, tmp_path: Path
 ) -> None:
     sources = write(tmp_path / "src", "kotlin", EXTREMES, "com.example.extremes")
@@ -140,7 +140,7 @@ def test_the_extremes_compile_in_kotlin(
 
 
 def embedded(*names: str) -> dict[str, dict[str, Any]]:
-    """The interfaces of embedded models, by the names of their classes."""
+    """Return the embedded models' interfaces by class name."""
     answers = {}
     for name in names:
         service, model, version = open_local(name, str(MODELS))
@@ -155,7 +155,7 @@ def embedded(*names: str) -> dict[str, dict[str, Any]]:
 def test_the_guides_examples_compile(
     toolchain: Any, app_tools: Any, library: Path, tmp_path: Path
 ) -> None:
-    """Against the classes that the commands above them write."""
+    """They use the classes that the commands above them write."""
     for language, compiler in (("java", compile_java), ("kotlin", None)):
         (code,) = re.findall(
             rf"^```{language} generated\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL

@@ -1,4 +1,4 @@
-"""A small classifier of colour pictures in ONNX, whole and with one planted fault, as converters make them."""
+"""Make a small ONNX classifier with one planted converter fault."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FAULTS = {
     "average for maximum": "operator",
     "other weights": "operator",
 }
-"""Name of the fault -> the kind of cause that is right; empty where nothing is wrong."""
+"""Fault -> the correct kind of cause; empty without a fault."""
 
 
 class _Network:
@@ -146,7 +146,7 @@ def build(path: Path, fault: str, seed: int) -> None:
 def _front(net: _Network, fault: str) -> None:
     if (
         fault == "wants -1 to 1"
-    ):  # as if the picture came as -1 to 1, of which the network makes 0 to 1
+    ):  # as if the picture were -1 to 1, which the network turns into 0 to 1
         net.add("Add", np.float32(1))
         net.add("Mul", np.float32(0.5))
     if fault == "wants 0 to 255":
@@ -186,7 +186,7 @@ def _first_activation(net: _Network, fault: str) -> None:
 
 
 def write_model(folder: Path, fault: str, seed: int = 4) -> None:
-    """Write a model folder with the whole network, the faulty one, and samples."""
+    """Write a model folder with the correct network, the faulty one, and samples."""
     (folder / "samples").mkdir(parents=True)
     (folder / "model.toml").write_text(MANIFEST)
     (folder / "labels.txt").write_text(

@@ -1,4 +1,4 @@
-"""``pocketserve compare`` as people call it, on the embedded models, with whatever frameworks are here."""
+"""Run ``pocketserve compare`` on the embedded models with the installed frameworks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from pocketserve_lab.compare.session import VersionFailure, VersionProcess
 
 pytestmark = pytest.mark.live
 TIMEOUT_S = 900
-"""With every framework there are eleven versions, each of which imports its own twice."""
+"""With every framework there are eleven versions, each of which imports its own twice.
+"""
 QUICK = ("--seconds", "0.5")
 VERSIONS = ("--versions", "tflite,tflite-int8")
 
 
 def compare(*words: object, fails: bool = False) -> str:
-    """Run the command; returns what it printed to standard output, or to standard error where it fails."""
+    """Run the command; return its output, or stderr if it fails."""
     command = [sys.executable, "-m", "pocketserve", "compare", *map(str, words)]
     surroundings = {
         **os.environ,
@@ -49,15 +50,15 @@ def compare(*words: object, fails: bool = False) -> str:
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    """The result of all versions of digits that can be run here."""
+    """Return the comparison of all versions of digits that run here."""
     document: dict[str, Any] = json.loads(compare("digits", "--json", *QUICK))
     return document
 
 
-def test_every_version_is_compared_or_the_reason_is_told(
+def test_every_version_is_compared_or_explained(
     result: dict[str, Any],
 ) -> None:
-    """Together they are the manifest's."""
+    """Together they are the manifest's versions."""
     assert {*result["versions"], *result["skipped"]} == set(
         read_manifest(MODELS / "digits" / "model.toml").versions
     )
@@ -65,8 +66,8 @@ def test_every_version_is_compared_or_the_reason_is_told(
     assert all(result["skipped"].values())
 
 
-def test_the_figures_hang_together(result: dict[str, Any]) -> None:
-    """Each lies in its interval and follows from the samples, which are all there."""
+def test_the_figures_are_consistent(result: dict[str, Any]) -> None:
+    """Each is within its interval and follows from the complete samples."""
     assert result["data"]["labelled"] == 10 and result["reference"] == "tflite"
     for name, facts in result["versions"].items():
         for kind in ("run_ms", "answer_ms"):
@@ -87,7 +88,7 @@ def test_the_figures_hang_together(result: dict[str, Any]) -> None:
             assert values[0] <= shares["p50"]["value"] <= values[-1]
         assert (
             facts["run_ms"]["p50"]["value"] < facts["answer_ms"]["p50"]["value"]
-        )  # decoding comes on top
+        )  # decoding is added
         assert (
             facts["cpu_s"] > 0
             and facts["load_ms"] > 0
@@ -106,8 +107,8 @@ def test_the_figures_hang_together(result: dict[str, Any]) -> None:
     assert result["recommendation"]["version"] in result["versions"]
 
 
-def test_the_table_the_page_and_the_picture(tmp_path: Path) -> None:
-    """The table has a row a version; the page needs no other file and holds the whole result; the picture is one."""
+def test_the_table_the_page_and_the_picture_are_complete(tmp_path: Path) -> None:
+    """The page contains the whole result and needs no other file."""
     page, picture = tmp_path / "page.html", tmp_path / "picture.png"
     printed = compare("digits", *VERSIONS, *QUICK, "--html", page, "--png", picture)
     assert re.search(r"^tflite( \*)? +107\.2 kB", printed, re.MULTILINE)
@@ -126,8 +127,8 @@ def test_the_table_the_page_and_the_picture(tmp_path: Path) -> None:
         assert image.width == 600 and len(image.getcolors(1 << 20) or ()) > 4
 
 
-def test_numbers_of_a_table(tmp_path: Path) -> None:
-    """A regression's error is measured on a CSV file; without data random numbers show agreement and speed."""
+def test_a_table_of_numbers_is_compared(tmp_path: Path) -> None:
+    """Regression errors need a CSV file; random numbers show agreement and speed only."""
     table = tmp_path / "flowers.csv"
     lines = ["5.1,3.5,1.4,0.2", "4.9,3.0,1.4,0.2", "7.0,3.2,4.7,1.4", "6.3,3.3,6.0,2.5"]
     names = read_manifest(MODELS / "petals" / "model.toml").feature_names
@@ -148,8 +149,8 @@ def test_numbers_of_a_table(tmp_path: Path) -> None:
     )
 
 
-def test_a_sample_that_cannot_be_read_counts_for_nobody(tmp_path: Path) -> None:
-    """One broken picture among good ones does not end the comparison; nothing but broken ones does, with the reason."""
+def test_an_unreadable_sample_is_excluded(tmp_path: Path) -> None:
+    """If all pictures are broken, the command fails with the reason."""
     shutil.copytree(MODELS / "digits" / "samples", tmp_path / "data")
     (tmp_path / "data" / "3.png").write_bytes(b"no picture")
     result = json.loads(
@@ -169,7 +170,7 @@ def test_a_sample_that_cannot_be_read_counts_for_nobody(tmp_path: Path) -> None:
 
 
 def test_apply_sets_the_default_version(tmp_path: Path) -> None:
-    """The recommended version becomes the default one; the manifest's comments stay. Done twice, nothing is done."""
+    """Comments in the manifest are kept, and a second call changes nothing."""
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
     manifest = tmp_path / "digits" / "model.toml"
     text = manifest.read_text()
@@ -194,7 +195,7 @@ def test_apply_sets_the_default_version(tmp_path: Path) -> None:
 
 
 def test_a_bare_file_has_no_manifest_to_edit(tmp_path: Path) -> None:
-    """The sentence says what to do; two bare files of a name are two versions."""
+    """The message names the remedy; two bare files of one name are two versions."""
     for suffix in ("tflite", "onnx"):
         shutil.copy(MODELS / "petals" / f"petals.{suffix}", tmp_path)
     manifest = compare(
@@ -203,8 +204,12 @@ def test_a_bare_file_has_no_manifest_to_edit(tmp_path: Path) -> None:
     assert "tflite is the default version already" in manifest
 
 
-def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> None:
-    """Times, memory and recommendations of both; a version that only one has is told so."""
+def test_results_of_two_devices_are_combined(
+    result: dict[str, Any], tmp_path: Path
+) -> None:
+    """Both have times, memory and recommendations; versions of one device only are
+    marked.
+    """
     other = copy.deepcopy(result)
     other["device"]["machine"] = "aarch64"
     other["recommendation"]["version"] = "tflite"
@@ -245,7 +250,9 @@ def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> Non
     ],
     ids=["model", "version", "reference", "data", "two models", "no results", "folder"],
 )
-def test_bad_input_gets_one_sentence(words: tuple[str, ...], reason: str) -> None:
+def test_bad_input_is_explained_in_one_sentence(
+    words: tuple[str, ...], reason: str
+) -> None:
     """It names the way out."""
     printed = compare(*words, *(() if "a.json" in words else QUICK), fails=True)
     lines = [line for line in printed.splitlines() if not line.endswith("…")]
@@ -253,17 +260,16 @@ def test_bad_input_gets_one_sentence(words: tuple[str, ...], reason: str) -> Non
 
 
 @pytest.mark.parametrize("command", ["compare", "bench"])
-def test_threads_are_a_number_that_a_server_takes(
+def test_the_number_of_threads_is_validated(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Below 0 there are none."""
+    """Negative numbers are refused."""
     with pytest.raises(SystemExit):
         main([command, "digits", "--threads", "-3"])
     assert "--threads: must lie between 0 and 256" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_result(tmp_path: Path) -> None:
-    """It is refused by name."""
+def test_a_file_that_is_not_a_result_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     assert "is no result of" in compare(
         tmp_path / "a.json", tmp_path / "a.json", fails=True
@@ -271,7 +277,7 @@ def test_a_file_that_is_no_result(tmp_path: Path) -> None:
 
 
 def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value of a document, but those of the raw samples."""
+    """Yield the path of every value in a document, except the raw samples."""
     if path and path[-1] != "samples":
         yield path
     items = (
@@ -286,10 +292,10 @@ def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
             yield from leaves(value, (*path, key))
 
 
-def test_a_changed_result_is_refused_in_one_sentence(
+def test_a_damaged_result_is_shown_or_refused_in_one_sentence(
     result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever value of it was changed or removed: it is shown, or refused with what to do; nothing else."""
+    """Each value is changed or removed once."""
     whole, changed = tmp_path / "whole.json", tmp_path / "changed.json"
     small = {
         **result,
@@ -321,8 +327,7 @@ def test_a_changed_result_is_refused_in_one_sentence(
     assert refusals > 100
 
 
-def test_a_process_that_dies_is_a_failure_with_its_last_words() -> None:
-    """Killed in the middle, it is told apart from one that answers."""
+def test_a_killed_process_is_a_failure_with_its_last_output() -> None:
     process = VersionProcess(
         {
             "model": "petals",
@@ -343,7 +348,6 @@ def test_a_process_that_dies_is_a_failure_with_its_last_words() -> None:
 
 
 def test_a_process_that_takes_too_long_is_a_failure() -> None:
-    """The wait has an end."""
     process = VersionProcess(
         {
             "model": "petals",

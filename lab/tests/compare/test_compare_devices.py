@@ -1,4 +1,4 @@
-"""``pocketserve compare --device``: the same version on several devices of this machine."""
+"""Compare one version on several devices with ``pocketserve compare --device``."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(model: str, *devices: str, **wishes: Any) -> dict[str, Any]:
-    """The result of a short comparison of a model's versions."""
+    """Return a short comparison of a model's versions."""
     return compare_versions(
         Plan(model, devices=devices, **{"seconds": 0.3, **wishes}), lambda *_: None
     )
 
 
 def command(*words: object) -> str:
-    """What a command that fails says."""
+    """Return a failing command's message."""
     run = [sys.executable, "-m", "pocketserve", *map(str, words)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1, done.stdout
@@ -52,7 +52,7 @@ def command(*words: object) -> str:
 
 
 def test_each_version_runs_on_each_device_in_one_run() -> None:
-    """The kernels compute alike; what the manifest says is the default, wherever it stands in the list."""
+    """The manifest's device is the default, wherever it is in the list."""
     result = compared(
         "digits",
         "cpu",
@@ -77,8 +77,8 @@ def test_each_version_runs_on_each_device_in_one_run() -> None:
 
 
 @pytest.mark.onnx
-def test_what_a_version_does_not_have_is_told() -> None:
-    """Only the pair is left out."""
+def test_a_device_that_a_version_lacks_is_reported() -> None:
+    """Only that pair is omitted."""
     result = compared(
         "digits", "xnnpack", "cpu", versions=("tflite", "onnx"), reference="tflite"
     )
@@ -90,8 +90,8 @@ def test_what_a_version_does_not_have_is_told() -> None:
     assert result["reference"] == "tflite@xnnpack"
 
 
-def test_the_options_reach_the_file_that_is_loaded() -> None:
-    """A key that the format does not know is refused as in a manifest, and so is a value."""
+def test_device_options_reach_the_loaded_file() -> None:
+    """Unknown keys and values are refused as in a manifest."""
     job = {
         "model": "petals",
         "models_dir": str(MODELS),
@@ -111,8 +111,8 @@ def test_the_options_reach_the_file_that_is_loaded() -> None:
 
 
 @pytest.mark.compiler
-def test_a_delegate_beside_the_cpu(tmp_path: Path) -> None:
-    """The one that the manifest names runs for its own row only, and its fault (500 too much) shows against it."""
+def test_a_delegate_is_compared_with_the_cpu(tmp_path: Path) -> None:
+    """The manifest's delegate runs in its own row only, which shows its error of 500."""
     folder = tmp_path / "adder"
     folder.mkdir()
     shutil.copy(DATA / "two_inputs.tflite", folder)
@@ -171,10 +171,10 @@ def test_a_delegate_beside_the_cpu(tmp_path: Path) -> None:
     ],
     ids=["unknown", "mistyped", "engine", "reference", "apply", "layers"],
 )
-def test_bad_input_gets_one_sentence(
+def test_bad_input_is_explained_in_one_sentence(
     words: tuple[str, ...], reason: str, tmp_path: Path
 ) -> None:
-    """It names what there is."""
+    """It lists the available devices."""
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
     printed = command(
         "compare",
@@ -190,8 +190,8 @@ def test_bad_input_gets_one_sentence(
     assert reason in printed
 
 
-def test_devices_by_the_manifests_options() -> None:
-    """The present one comes first; each table is whole, and asks for one device."""
+def test_devices_may_be_tables_of_manifest_options() -> None:
+    """The manifest's own comes first; each complete table is one device."""
     tflite, torch = format_named("tflite"), format_named("torch")
     assert tflite is not None and torch is not None
     assert list(devices_of(tflite, {})) == ["xnnpack", "cpu"]
@@ -211,7 +211,7 @@ def test_devices_by_the_manifests_options() -> None:
 
 @pytest.mark.onnx
 def test_providers_are_devices() -> None:
-    """By short names; one that the package lacks is there if the manifest names it, and loading says what is wrong."""
+    """They have short names; a missing one is tried if the manifest names it."""
     onnx = format_named("onnx")
     assert onnx is not None
     assert (
@@ -227,7 +227,7 @@ def test_providers_are_devices() -> None:
 
 
 def _chosen(folder: Path, name: str, options: dict[str, Any] | None) -> dict[str, Any]:
-    """A result that recommends one of two devices."""
+    """Return a result that recommends one of two devices."""
     facts = {
         name: {"version": "tflite", "options": options},
         "tflite@other": {"version": "tflite", "options": {}},
@@ -238,7 +238,7 @@ def _chosen(folder: Path, name: str, options: dict[str, Any] | None) -> dict[str
 
 
 def test_apply_writes_the_device_into_the_versions_table(tmp_path: Path) -> None:
-    """Comments stay, and so do the other versions; the same again changes nothing."""
+    """Comments and other versions are kept, and a second call changes nothing."""
     folder = tmp_path / "digits"
     shutil.copytree(MODELS / "digits", folder)
     manifest = folder / "model.toml"
@@ -259,7 +259,7 @@ def test_apply_writes_the_device_into_the_versions_table(tmp_path: Path) -> None
 
 
 def test_apply_without_a_manifest_keeps_all_versions(tmp_path: Path) -> None:
-    """The table of one version would hide the others."""
+    """A manifest with one version would hide the others."""
     folder = tmp_path / "petals"
     folder.mkdir()
     for suffix in ("tflite", "onnx"):
@@ -273,16 +273,16 @@ def test_apply_without_a_manifest_keeps_all_versions(tmp_path: Path) -> None:
     assert manifest.versions["tflite"].options == {"xnnpack": False}
 
 
-def test_a_device_that_nothing_has_ends_the_run_before_it_is_measured() -> None:
-    """Also beside one that there is."""
+def test_an_unknown_device_is_refused_before_measuring() -> None:
+    """This also applies beside a known one."""
     with pytest.raises(CommandError, match="no version runs here on 'npu', only on "):
         compared("petals", "cpu", "npu")
 
 
-def test_two_results_say_in_what_the_devices_differ(
+def test_two_results_show_the_devices_differences(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A simulated phone with fewer threads, another release and another file; a version that is not there, and why."""
+    """The simulated phone has fewer threads, other files, and lacks a version."""
     desk = compared("petals", versions=("tflite",))
     assert desk["device"]["simulated"] is False
     desk["device"]["load"] = 0.0

@@ -1,4 +1,4 @@
-"""How answers of each task are scored and held against each other."""
+"""Score and compare the answers of each task."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mask(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 
 def test_a_classifier_that_lost_six_of_ten_is_measurably_worse() -> None:
-    """One that lost five is not, though it looks bad: that may be chance; another order of the rest loses nothing."""
+    """Losing five may be chance, and the order of other classes doesn't matter."""
     good = [classes(0, 1, 2)] * 10
     answers = {
         "a": good,
@@ -95,8 +95,8 @@ def test_a_label_may_be_a_number() -> None:
     assert verdicts["a"]["accuracy"]["value"] == 1.0
 
 
-def test_labels_that_are_numbers_are_no_indices() -> None:
-    """With labels from 1 to 4 a version that answers one class too high has nothing right."""
+def test_numeric_labels_are_not_indices() -> None:
+    """With labels from 1 to 4, a version that answers one too high is always wrong."""
 
     def numbered(best: int) -> dict[str, Any]:
         order = [best, *(i for i in range(4) if i != best)]
@@ -116,8 +116,8 @@ def test_labels_that_are_numbers_are_no_indices() -> None:
     assert [v["agreement"]["share"]["value"] for v in verdicts.values()] == [1.0, 0.0]
 
 
-def test_labels_that_nobody_knows_are_no_truth() -> None:
-    """All versions would score 0, and none be worse."""
+def test_unknown_labels_are_not_a_truth() -> None:
+    """Otherwise all versions would score 0, and none would be worse."""
     with pytest.raises(
         CommandError,
         match="no version knows any of the labels of the data, such as 'zero'",
@@ -131,7 +131,7 @@ def test_labels_that_nobody_knows_are_no_truth() -> None:
 
 
 def test_top_5_and_f1() -> None:
-    """The fifth of six is within five; F1 is the mean over the classes that are true or answered."""
+    """The fifth of six is within five; F1 is the mean over true and answered classes."""
     answers = [
         classes(0, 1, 2, 3, 4, 5),
         classes(1, 2, 3, 4, 0, 5),
@@ -143,8 +143,8 @@ def test_top_5_and_f1() -> None:
     assert figures == {"top-5": 1.0, "F1": pytest.approx((2 / 3 + 2 / 3) / 2)}
 
 
-def test_f1_is_scikit_learns() -> None:
-    """The macro mean, also over classes that are answered and never true, or true and never answered."""
+def test_f1_agrees_with_scikit_learn() -> None:
+    """The macro mean includes classes that are only answered, or only true."""
     generator = np.random.default_rng(7)
     actual, answered = generator.integers(0, 6, 40), generator.integers(2, 9, 40)
     figures = measure_for("text-classification").overall(
@@ -155,7 +155,7 @@ def test_f1_is_scikit_learns() -> None:
 
 
 def lettered(best: int) -> dict[str, Any]:
-    """Return the answer of a classifier whose classes are A, a and B."""
+    """Return the answer of a classifier with classes A, a and B."""
     order = [best, *(index for index in range(3) if index != best)]
     return {
         "predictions": [
@@ -165,8 +165,8 @@ def lettered(best: int) -> dict[str, Any]:
     }
 
 
-def test_letters_are_classes_of_their_own() -> None:
-    """Where a model tells A and a apart, the truth does; F1 has both."""
+def test_letter_case_distinguishes_classes() -> None:
+    """If the model distinguishes A and a, the truth and F1 do, too."""
     answers = {
         "right": [lettered(i) for i in (0, 1, 2)],
         "small": [lettered(i) for i in (1, 1, 2)],
@@ -182,7 +182,7 @@ def test_letters_are_classes_of_their_own() -> None:
 
 
 def test_all_truths_are_read_in_one_way() -> None:
-    """Among labels a number is a label; among numbers the number of a class; other letters only if all else fails."""
+    """Numbers are labels among labels, else indices; case is ignored as a last resort."""
     labels = list(enumerate(["1", "2", "3"]))
     assert read_classes(["1", "3", "0"], labels) == [{0}, {2}, set()]
     assert read_classes(["0", "1", "0"], labels) == [{0}, {1}, {0}]
@@ -191,8 +191,8 @@ def test_all_truths_are_read_in_one_way() -> None:
     assert read_classes(["crane"], [(0, "crane"), (1, "cat"), (2, "crane")]) == [{0, 2}]
 
 
-def test_an_error_of_a_regression() -> None:
-    """Ten per cent more error on every row is measured; rounding is not, however certain."""
+def test_a_regression_error_is_measured() -> None:
+    """Ten per cent more error counts; rounding doesn't, however certain it is."""
     truth = [str(number) for number in range(1, 31)]
     exact = [value(float(number) + 1) for number in range(1, 31)]
     worse = [value(float(number) + 1.1) for number in range(1, 31)]
@@ -211,8 +211,8 @@ def test_an_error_of_a_regression() -> None:
     assert verdicts["rounded"]["agreement"]["share"]["value"] == 1.0
 
 
-def test_rounding_is_no_loss_beside_a_perfect_reference() -> None:
-    """Its mean error is 0, which nothing can be held against; a real loss is one all the same."""
+def test_rounding_is_not_a_loss_beside_a_perfect_reference() -> None:
+    """Relative to an error of 0 any rounding is infinite; a real loss still counts."""
     truth = [str(number) for number in range(1, 31)]
     answers = {
         "a": [value(float(number)) for number in truth],
@@ -245,7 +245,7 @@ def test_rounding_is_no_loss_beside_a_perfect_reference() -> None:
 
 
 def test_average_precision() -> None:
-    """Two boxes, three detections: right, wrong, right. Precision is 1 up to half the recall, then 2/3."""
+    """For right, wrong, right the precision is 1 up to half the recall, then 2/3."""
     answer = {
         "predictions": [box("cat", 0, 0.9), box("cat", 50, 0.8), box("cat", 101, 0.7)]
     }
@@ -255,14 +255,14 @@ def test_average_precision() -> None:
         (51 + 50 * 2 / 3) / 101
     )
     assert measure.score(answer, truth) == pytest.approx(2 * 2 / 5)
-    # 9 of 11 pixels overlap: the second box no longer counts from an IoU of 0.85 on.
+    # 9 of 11 pixels overlap, so the second box no longer counts from an IoU of 0.85 on.
     assert measure.overall([answer], [truth])["mAP"] == pytest.approx(
         (7 * (51 + 50 * 2 / 3) / 101 + 3 * 51 / 101) / 10
     )
 
 
 def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Return detections and true boxes of eight pictures, made up."""
+    """Return generated detections and true boxes of eight pictures."""
     generator = random.Random(seed)
     answers, truths = [], []
     for _ in range(8):
@@ -292,7 +292,9 @@ def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
     [(0, 0.7066831683168316, 0.2718290043290043), (1, 0.9017326732673266, 0.5082260726072607),
      (2, 0.9579207920792079, 0.5727604903347479)],
 )  # fmt: skip
-def test_average_precision_is_cocos(seed: int, at_half: float, whole: float) -> None:
+def test_average_precision_agrees_with_coco(
+    seed: int, at_half: float, whole: float
+) -> None:
     """The numbers are those of pycocotools 2.0 on the same boxes."""
     assert precision_figures(*scene(seed)) == {
         "mAP at 0.5": pytest.approx(at_half),
@@ -300,8 +302,8 @@ def test_average_precision_is_cocos(seed: int, at_half: float, whole: float) -> 
     }
 
 
-def test_unsure_detections_count_for_the_average_precision_alone() -> None:
-    """Callers do not get them, so that a picture's F1 and the agreement leave them out."""
+def test_uncertain_detections_count_for_the_average_precision_only() -> None:
+    """Clients don't get them, so a picture's F1 and the agreement exclude them."""
     measure = measure_for("object-detection")
     unsure = {"predictions": [], "further": [box("cat", 0, 0.1)]}
     assert measure.score(unsure, [true_box("cat", 0)]) == 0.0
@@ -318,8 +320,8 @@ def test_unsure_detections_count_for_the_average_precision_alone() -> None:
     )
 
 
-def test_iou_is_scikit_learns() -> None:
-    """Of one picture, the mean over the classes that are in either mask."""
+def test_iou_agrees_with_scikit_learn() -> None:
+    """It is a picture's mean over the classes in either mask."""
     generator = np.random.default_rng(3)
     predicted, actual = (
         generator.choice([0, 1, 4], (12, 9)),
@@ -333,7 +335,7 @@ def test_iou_is_scikit_learns() -> None:
     ) == pytest.approx(expected)
 
 
-def test_a_box_is_taken_once_and_only_by_its_label() -> None:
+def test_a_box_is_matched_once_and_only_by_its_label() -> None:
     """The second detection of one object is a mistake."""
     measure = measure_for("object-detection")
     twice = {"predictions": [box("cat", 0), box("cat", 1)]}
@@ -343,7 +345,7 @@ def test_a_box_is_taken_once_and_only_by_its_label() -> None:
 
 
 def test_masks_are_compared_at_the_truths_size() -> None:
-    """A mask of half the size is enlarged; pixels of 255 are judged by nobody."""
+    """A mask of half the size is enlarged; pixels of 255 are ignored."""
     measure = measure_for("image-segmentation")
     truth = np.array([[0, 0, 1, 1], [0, 0, 1, 255]], np.uint8)
     assert measure.score(mask([[0, 1]]), truth) == 1.0
@@ -351,8 +353,8 @@ def test_masks_are_compared_at_the_truths_size() -> None:
     assert measure.overall([mask([[0, 1]])], [truth]) == {"IoU over all pixels": 1.0}
 
 
-def test_texts_share_words() -> None:
-    """Case and points do not count."""
+def test_texts_are_compared_by_words() -> None:
+    """Case and punctuation are ignored."""
     measure = measure_for("question-answering")
     answer = {"predictions": [{"answer": "The red house."}]}
     assert measure.score(answer, "red house") == pytest.approx(2 * 2 / 5)
@@ -360,7 +362,7 @@ def test_texts_share_words() -> None:
 
 
 def test_other_answers_are_compared_by_their_numbers() -> None:
-    """Of tensors one per cent of the largest number is the same; another shape never is."""
+    """Tensors may differ by one per cent of the largest number, but not in shape."""
 
     def tensors(*values: float) -> dict[str, Any]:
         return {
@@ -384,7 +386,7 @@ def test_other_answers_are_compared_by_their_numbers() -> None:
 
 
 def test_a_version_that_fails_is_worse() -> None:
-    """However few samples there are; what the reference itself fails on counts for nobody."""
+    """A few samples are enough; samples on which the reference fails are ignored."""
     error = {"error": "the model failed on this input"}
     answers = {
         "a": [classes(0), error],

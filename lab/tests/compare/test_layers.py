@@ -1,4 +1,4 @@
-"""``compare --layers`` names the first layers that differ, and the cause of planted faults."""
+"""Name the first differing layers and planted faults with ``compare --layers``."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ pytestmark = pytest.mark.onnx
 
 @pytest.fixture(autouse=True)
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are our own, and a trial of each would be most of the time."""
+    """The files are our own, and trials would take most of the time."""
     monkeypatch.setenv("POCKETSERVE_QUARANTINE", "false")
 
 
 def explained(folder: Path, fault: str, seed: int = 4) -> dict[str, Any]:
-    """Return how a whole network and one with a fault compare."""
+    """Compare a correct network with a faulty one."""
     write_model(folder / "net", fault, seed)
     return compare_layers(Plan("net", str(folder)), ("whole", "faulty"))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
-    """Preprocessing, channels, layout, calibration, activation, weights and operators are told apart."""
+    """Preprocessing, channels, layout, calibration, activation, weights and operators
+    are distinguished.
+    """
     result = explained(tmp_path, fault)
     cause = result["cause"] or {"kind": "", "sentence": ""}
     assert cause["kind"] == FAULTS[fault], cause["sentence"]
     assert bool(result["first_differing"]) == bool(FAULTS[fault])
 
 
-def test_other_weights_and_pictures_are_named_as_well(tmp_path: Path) -> None:
-    """At least eight of ten faults of a network and of pictures on which nothing was tuned."""
+def test_faults_in_unseen_networks_and_pictures_are_named(tmp_path: Path) -> None:
+    """At least eight of ten are found where nothing was tuned."""
     names = [name for name in FAULTS if FAULTS[name]][::2]
     assert len(names) >= 10
     right = [
@@ -59,7 +61,7 @@ def test_other_weights_and_pictures_are_named_as_well(tmp_path: Path) -> None:
 
 
 def test_versions_of_two_frameworks_match(tmp_path: Path) -> None:
-    """TensorFlow Lite's NHWC with fused activations and ONNX's NCHW without: every layer finds its counterpart."""
+    """Every layer of TensorFlow Lite's fused NHWC and ONNX's NCHW has a counterpart."""
     result = compare_layers(Plan("digits", str(MODELS)), ("tflite", "onnx"))
     assert result["first_differing"] == [] and result["cause"] is None
     assert len(result["pairs"]) == result["layers"][0] + 1
@@ -87,7 +89,7 @@ def test_versions_of_two_frameworks_match(tmp_path: Path) -> None:
 def test_unconverted_models_match_their_conversion(
     version: str, operators: set[str]
 ) -> None:
-    """PyTorch's functions count as its modules do; Keras's layers have their activations inside."""
+    """PyTorch's functions count like modules; Keras's layers contain activations."""
     result = compare_layers(Plan("digits", str(MODELS)), (version, "onnx"))
     assert (
         result["first_differing"] == []
@@ -97,8 +99,8 @@ def test_unconverted_models_match_their_conversion(
 
 
 @pytest.mark.torch
-def test_a_format_that_keeps_its_results_to_itself() -> None:
-    """The sentence names those that do not."""
+def test_a_format_without_intermediate_results_is_refused() -> None:
+    """The message lists such formats."""
     with pytest.raises(
         CommandError,
         match=r"'torchscript' is torchscript, which keeps .* reads tflite, onnx, torch, keras",
@@ -106,7 +108,7 @@ def test_a_format_that_keeps_its_results_to_itself() -> None:
         compare_layers(Plan("digits", str(MODELS)), ("onnx", "torchscript"))
 
 
-def test_the_embedded_int8_version_is_as_it_should_be() -> None:
+def test_the_embedded_int8_version_has_no_fault() -> None:
     """Its rounding stays far below the bound of quantised versions."""
     result = compare_layers(Plan("digits", str(MODELS)), ("tflite", "tflite-int8"))
     assert result["bound"] == 0.1 and result["cause"] is None
@@ -124,7 +126,7 @@ def test_the_embedded_int8_version_is_as_it_should_be() -> None:
 def test_faults_between_two_frameworks_are_named(
     fault: str, kind: str, tmp_path: Path
 ) -> None:
-    """The ONNX version of digits is changed, the TensorFlow Lite version is the whole one."""
+    """The ONNX version of digits is changed, the TensorFlow Lite version is correct."""
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
     path = tmp_path / "digits" / "digits.onnx"
     model = onnx.load(path)
@@ -174,7 +176,7 @@ def test_the_last_layer_is_the_output(version: str, file: str) -> None:
 
 
 def test_nodes_at_the_end_of_an_onnx_file_count(tmp_path: Path) -> None:
-    """Tools put the nodes that they insert there, also those that the first ones read; all layers match."""
+    """Tools append inserted nodes there, even those that run first."""
     write_model(tmp_path / "net", "none")
     path = tmp_path / "net" / "faulty.onnx"
     model = onnx.load(path)
@@ -193,7 +195,7 @@ def test_nodes_at_the_end_of_an_onnx_file_count(tmp_path: Path) -> None:
 def test_the_command_prints_the_layers_and_the_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rows around the first layer that differs, then one sentence."""
+    """It prints the rows around the first difference, then one sentence."""
     write_model(tmp_path / "net", "range too narrow")
     words = [
         "compare",
@@ -215,7 +217,7 @@ def test_the_command_prints_the_layers_and_the_cause(
     assert json.loads(capsys.readouterr().out)["cause"]["kind"] == "calibration"
 
 
-def test_random_numbers_where_there_are_no_samples() -> None:
+def test_random_numbers_replace_missing_samples() -> None:
     """A table has no samples of its own."""
     result = compare_layers(Plan("petals", str(MODELS)), ("tflite", "onnx"))
     assert result["samples"] == 4 and result["cause"] is None
@@ -229,10 +231,9 @@ def test_random_numbers_where_there_are_no_samples() -> None:
     ],
     ids=["version", "apply"],
 )
-def test_bad_words_get_one_sentence(
+def test_bad_options_are_explained_in_one_sentence(
     words: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names what is wrong."""
     assert (
         main(["compare", "digits", "--models-dir", str(MODELS), "--layers", *words])
         == 1

@@ -1,4 +1,4 @@
-"""Faults planted into public networks with trained weights, on which nothing of ``compare --layers`` was tuned."""
+"""Plant faults into public networks on which ``compare --layers`` was not tuned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ file = "faulty.onnx"
 
 @pytest.fixture(autouse=True)
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are changed a little, and a trial of each would be most of the time."""
+    """The changes are small, and trials would take most of the time."""
     monkeypatch.setenv("POCKETSERVE_QUARANTINE", "false")
 
 
@@ -45,8 +45,8 @@ def constant(model: Any, array: Any) -> str:
     return name
 
 
-def behind(model: Any, name: str, *chain: tuple[str, Any]) -> None:
-    """Put operators, each with its constants, behind a tensor: whoever read that reads their result."""
+def insert_after(model: Any, name: str, *chain: tuple[str, Any]) -> None:
+    """Insert operators with constants after a tensor, for all its readers."""
     readers = [node for node in model.graph.node if name in node.input]
     last = name
     planted = []
@@ -101,21 +101,27 @@ def plant(model: Any, fault: str) -> None:
     image = model.graph.input[0].name
     relus, convs = nodes(model, "Relu"), nodes(model, "Conv")
     if fault == "wants 0 to 1":
-        behind(model, image, ("Mul", [np.float32(255)]))
+        insert_after(model, image, ("Mul", [np.float32(255)]))
     elif fault == "wants another mean":
-        behind(model, image, ("Add", [np.float32(40)]))
+        insert_after(model, image, ("Add", [np.float32(40)]))
     elif fault == "wants 0 to 255":
-        behind(model, image, ("Mul", [np.float32(1 / 127.5)]), ("Sub", [np.float32(1)]))
+        insert_after(
+            model, image, ("Mul", [np.float32(1 / 127.5)]), ("Sub", [np.float32(1)])
+        )
     elif fault == "wants RGB":
-        behind(model, image, ("Gather", {"axis": 1}))
+        insert_after(model, image, ("Gather", {"axis": 1}))
         gather = nodes(model, "Gather")[0]
         gather.input.append(constant(model, np.array([2, 1, 0])))
     elif fault == "height and width":
-        behind(model, image, reorder(0, 1, 3, 2))
+        insert_after(model, image, reorder(0, 1, 3, 2))
     elif fault == "range too narrow":
-        behind(model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] / 5 / 127))
+        insert_after(
+            model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] / 5 / 127)
+        )
     elif fault == "range too wide":
-        behind(model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] * 20 / 127))
+        insert_after(
+            model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] * 20 / 127)
+        )
     elif fault == "ReLU missing":
         relus[1].op_type = "Identity"
     elif fault == "leaky ReLU":
@@ -137,10 +143,10 @@ def plant(model: Any, fault: str) -> None:
             lambda w: w + noise.normal(0, w.std(), w.shape).astype(w.dtype),
         )
     elif fault == "overflow":
-        behind(model, relus[1].output[0], ("Mul", [np.float32(3e38)]))
+        insert_after(model, relus[1].output[0], ("Mul", [np.float32(3e38)]))
     elif fault == "rounded as it should be":
         for number, relu in enumerate(relus[:2]):
-            behind(
+            insert_after(
                 model,
                 relu.output[0],
                 *rounding_of(LARGEST[len(convs)] * (1.1 + number) / 127),
@@ -148,7 +154,7 @@ def plant(model: Any, fault: str) -> None:
 
 
 LARGEST = {2: 1700.0, 53: 10.0}
-"""About the largest number behind the second ReLU, by the count of convolutions."""
+"""Approximate maximum after the second ReLU, by the number of convolutions."""
 
 DIGIT, TURN = ("mnist", MNIST, ""), ("ppocr_v2_cls", TURNED, "upright\nturned\n")
 CASES = [
@@ -176,7 +182,7 @@ CASES = [
 def lay_out(
     assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
 ) -> Plan:
-    """Write the model with both versions, and pictures to ask: parts of a page, and of a photograph."""
+    """Write the model with both versions, and crops of a page and a photograph."""
     name, manifest, labels = subject
     (folder / "net" / "samples").mkdir(parents=True)
     (folder / "net" / "model.toml").write_text(manifest + VERSIONS)
@@ -185,7 +191,7 @@ def lay_out(
     for opset in model.opset_import:
         opset.version = max(
             opset.version, 10
-        )  # rounding needs it, and the other operators mean what they did
+        )  # rounding needs it, and the other operators keep their meaning
     model.ir_version = max(model.ir_version, 4)
     onnx.save(model, folder / "net" / "whole.onnx")
     plant(model, fault)
@@ -211,12 +217,12 @@ def lay_out(
 def explained(
     assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
 ) -> dict[str, Any]:
-    """Return how a whole network and one with a fault compare."""
+    """Compare a correct network with a faulty one."""
     return compare_layers(lay_out(assets, folder, subject, fault), ("whole", "faulty"))
 
 
 def test_planted_faults_are_named(assets: Path, tmp_path: Path) -> None:
-    """At least eight of ten."""
+    """At least eight of ten are found."""
     rows = []
     for number, (subject, fault, kind) in enumerate(CASES):
         cause = explained(assets, tmp_path / str(number), subject, fault)["cause"] or {
@@ -239,9 +245,9 @@ def test_planted_faults_are_named(assets: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("subject", [DIGIT, TURN], ids=["mnist", "turned"])
 @pytest.mark.parametrize("fault", ["none", "rounded as it should be"])
-def test_a_healthy_version_is_not_called_faulty(
+def test_a_correct_version_is_not_called_faulty(
     subject: tuple[str, str, str], fault: str, assets: Path, tmp_path: Path
 ) -> None:
-    """Neither one that is the same, nor one that is rounded to int8."""
+    """It may be identical or rounded to int8."""
     cause = explained(assets, tmp_path, subject, fault)["cause"]
     assert cause is None or cause["kind"] == "rounding", cause

@@ -1,4 +1,4 @@
-"""Labelled data and public models: the scores are those of independent programs on the same answers."""
+"""Compare scores of public models with those of independent programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ rocket.jpg,missile
 
 @pytest.fixture
 def accuracy(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """``accuracy(file, truth)``: what a comparison says of a TFLite file of the assets on pictures of theirs."""
+    """Return a function that scores a TFLite asset on pictures: ``accuracy(file,
+    truth)``.
+    """
 
     def run(file: str, truth: str) -> dict[str, Any]:
         (tmp_path / "models").mkdir()
@@ -64,18 +66,19 @@ def accuracy(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-def test_boxes(accuracy: Any) -> None:
-    """pycocotools 2.0 gives these means; a picture's F1 is 3 matches of 14, 1 of 11 and 1 of 3, counted by hand."""
+def test_boxes_are_scored_like_pycocotools(accuracy: Any) -> None:
+    """F1 is 3 matches of 14, 1 of 11 and 1 of 3, counted by hand."""
     result = accuracy("coco_ssd_mobilenet_v1_1.0_quant.tflite", BOXES)
     assert result["figures"] == pytest.approx(
         {"mAP at 0.5": 0.70594, "mAP": 0.64139}, abs=0.02
     )
-    # Releases of the runtime round this int8 model otherwise: a box more or less at the threshold.
+    # Releases of the runtime round this int8 model differently: a box more or less at
+    # the threshold.
     assert result["scores"] == pytest.approx([6 / 14, 2 / 11, 2 / 3], abs=0.17)
 
 
-def test_masks(accuracy: Any, assets: Path, tmp_path: Path) -> None:
-    """The mask that came with the model: its pixels are ten times the class."""
+def test_masks_are_scored(accuracy: Any, assets: Path, tmp_path: Path) -> None:
+    """The pixels of the model's own mask are ten times the class."""
     with PIL.Image.open(
         assets / "inputs" / "images" / "segmentation_golden_rotation0.png"
     ) as golden:
@@ -88,8 +91,10 @@ def test_masks(accuracy: Any, assets: Path, tmp_path: Path) -> None:
     assert result["value"] > 0.99 and result["metric"] == "IoU"
 
 
-def test_classes(accuracy: Any) -> None:
-    """By the verified answers two of four are right, a third within five, and six classes are true or answered."""
+def test_classes_are_scored(accuracy: Any) -> None:
+    """Two of four answers are right, a third is within five, and six classes are
+    involved.
+    """
     result = accuracy("mobilenet_v1_0.25_224_float_metadata.tflite", LABELS)
     assert (result["metric"], result["value"]) == ("top-1", 0.5)
     assert result["figures"] == pytest.approx({"top-5": 0.75, "F1": 2 / 6})

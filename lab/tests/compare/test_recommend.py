@@ -1,4 +1,4 @@
-"""The rule by which a version is recommended."""
+"""Recommend a version."""
 
 from __future__ import annotations
 
@@ -67,13 +67,15 @@ def recommended(default: str = "a", **versions: dict[str, Any]) -> dict[str, Any
         "no difference",
     ],
 )
-def test_the_rule(versions: dict[str, dict[str, Any]], expected: str) -> None:
-    """Fastest of those that are not worse; of equally fast ones the smallest; of equal ones the default."""
+def test_speed_size_and_default_decide_in_this_order(
+    versions: dict[str, dict[str, Any]], expected: str
+) -> None:
+    """Only versions that aren't worse count."""
     assert recommended(**versions)["version"] == expected
 
 
 def in_turns(file_bytes: int, *turns: list[float]) -> dict[str, Any]:
-    """Return a version's figures, with these turns over and over."""
+    """Return a version's figures that repeat these turns."""
     facts = version(1.0, file_bytes)
     facts["samples"]["run_ms"] = [
         turns[number % len(turns)] for number in range(ROUNDS)
@@ -81,8 +83,8 @@ def in_turns(file_bytes: int, *turns: list[float]) -> dict[str, Any]:
     return facts
 
 
-def test_a_version_that_is_slower_by_chance_only_may_win_by_its_size() -> None:
-    """Up to a quarter slower, where it was faster in some of the rounds."""
+def test_a_version_that_is_slower_only_by_chance_may_win_by_its_size() -> None:
+    """It may be up to a quarter slower if it was faster in some rounds."""
     steady = in_turns(100, [1.0])
     result = recommended(a=steady, b=in_turns(50, [1.9], [0.75]))
     assert (
@@ -93,26 +95,26 @@ def test_a_version_that_is_slower_by_chance_only_may_win_by_its_size() -> None:
 
 
 @pytest.mark.parametrize("fast_of_10", [4, 6])
-def test_a_run_that_is_now_fast_now_slow_counts_by_what_it_takes_on_average(
+def test_an_unsteady_version_counts_by_its_average(
     fast_of_10: int,
 ) -> None:
-    """Threads that sometimes wait for each other: whether most rounds were fast by a hair does not turn the choice."""
+    """A tiny lead in most rounds doesn't outweigh waiting threads."""
     fast, slow = [0.02, 0.02, 0.17], [0.17, 0.17, 0.02]
     jumpy = in_turns(50, *[fast] * fast_of_10, *[slow] * (10 - fast_of_10))
     result = recommended(a=in_turns(100, [0.05]), b=jumpy)
     assert (result["version"], result["fastest"]) == ("a", "a")
 
 
-def test_the_average_is_the_one_that_ranks() -> None:
-    """By the arithmetic mean b would take longer than a, and yet be called faster."""
+def test_the_ranking_uses_one_kind_of_average() -> None:
+    """By the arithmetic mean b would be slower than a, and yet be called faster."""
     said = recommended(a=in_turns(100, [1.0]), b=in_turns(100, [0.1], [3.0]))[
         "sentences"
     ]
     assert said.startswith("Serve b: its run takes 0.548 ms on average, 1.8 times")
 
 
-def test_two_sentences_say_what_counts() -> None:
-    """They name both versions, their times and sizes, the test, and what so few samples could have shown."""
+def test_two_sentences_explain_the_recommendation() -> None:
+    """They name versions, times, sizes, the test, and its power for few samples."""
     said = recommended(
         a=version(2, 2000, 0.9), b=version(1, 1000, 0.9), c=version(4, 500, 1.0)
     )["sentences"]
@@ -129,7 +131,7 @@ def test_two_sentences_say_what_counts() -> None:
 
 
 def test_sentences_do_not_contradict_each_other() -> None:
-    """None is called the fastest or smallest that is not, a gain no loss, and random numbers no samples."""
+    """Superlatives are true, gains aren't losses, and random numbers aren't samples."""
     kept = recommended(a=version(1, 100, 0.9), b=version(2, 50, 0.9))["sentences"]
     first = "Keep a, the default version: its run takes 1.09 ms on average, and none that answers as well is faster. "
     assert kept.startswith(first)
@@ -165,8 +167,8 @@ def test_sentences_do_not_contradict_each_other() -> None:
     assert "10 random inputs" in made_up["sentences"]
 
 
-def test_one_turn_is_no_interval() -> None:
-    """What was measured once is said without one, and a fifth more time may be chance."""
+def test_one_turn_has_no_interval() -> None:
+    """Then a fifth more time may be chance."""
 
     def single(run_ms: float, file_bytes: int) -> dict[str, Any]:
         facts = version(run_ms, file_bytes)
@@ -180,7 +182,7 @@ def test_one_turn_is_no_interval() -> None:
     )
 
 
-def test_nothing_good_is_nothing_recommended() -> None:
-    """A reference that fails itself leaves nothing to trust."""
+def test_without_a_good_version_nothing_is_recommended() -> None:
+    """If the reference fails, there is nothing to compare with."""
     result = recommended(a=version(1, 100, worse=True))
     assert result["version"] is None and "Nothing is recommended" in result["sentences"]

@@ -1,4 +1,4 @@
-"""What a comparison looks like on a narrow terminal."""
+"""Print a comparison on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [
 def test_a_wide_table_is_printed_in_parts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each part has the versions and fits; where there is room, there is one table."""
+    """Each part fits and has the versions; a wide terminal gets one table."""
     monkeypatch.setenv("COLUMNS", "80")
     print_wide_table(HEADER, ROWS)
     printed = capsys.readouterr().out.splitlines()
@@ -34,7 +34,7 @@ def test_a_wide_table_is_printed_in_parts(
 def test_sentences_break_between_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And a name can command no terminal."""
+    """Names can't control the terminal."""
     monkeypatch.setenv("COLUMNS", "40")
     print_text("keep tflite-int8 " * 6 + "\x1b[2J")
     printed = capsys.readouterr().out
@@ -42,17 +42,17 @@ def test_sentences_break_between_words(
     assert printed.split().count("tflite-int8") == 6
 
 
-def test_a_time_without_an_interval_says_so() -> None:
+def test_a_time_without_an_interval_is_marked() -> None:
     """A width of 0 would look like certainty."""
     assert (
         with_interval({"value": 2.0, "low": None, "high": None}) == "2.00 (no interval)"
     )
 
 
-def test_versions_that_wait_for_one_framework_share_a_line(
+def test_versions_that_lack_one_framework_share_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Those that are left out for another reason keep it."""
+    """Versions omitted for another reason have their own."""
     lack = "no framework for {} models is installed: pip install 'pocketserve[torch]'; in Termux: pkg install x"
     print_skipped(
         {

@@ -1,4 +1,4 @@
-"""What data may look like."""
+"""Read samples in every accepted form."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_embedded_samples_are_labelled_by_their_names() -> None:
 
 
 def test_names_that_begin_with_a_label(tmp_path: Path) -> None:
-    """The longest label counts; where one file has none, none has: it was no system then."""
+    """The longest label counts; if one file has none, names aren't labels."""
     facts = Facts("image-classification", ["cat", "cat fish", "dog"])
     write(
         tmp_path,
@@ -71,21 +71,20 @@ def test_names_that_begin_with_a_label(tmp_path: Path) -> None:
     assert {truth for _, truth in truths(tmp_path, facts)} == {None}
 
 
-def test_names_in_capitals_are_labels_of_their_own(tmp_path: Path) -> None:
-    """Where a model tells letters apart, the name's letters count."""
+def test_case_in_names_distinguishes_labels(tmp_path: Path) -> None:
+    """This applies if the model distinguishes them, too."""
     write(tmp_path, {"a-1.png": "", "A-1.png": ""})
     facts = Facts("image-classification", ["A", "a"])
     assert truths(tmp_path, facts) == [("A-1.png", "A"), ("a-1.png", "a")]
 
 
-def test_one_folder_a_label(tmp_path: Path) -> None:
-    """The folder's name is the label."""
+def test_one_folder_per_label(tmp_path: Path) -> None:
     write(tmp_path, {"3/a.png": "", "3/b.png": "", "5/a.png": ""})
     assert truths(tmp_path) == [("3/a.png", "3"), ("3/b.png", "3"), ("5/a.png", "5")]
 
 
 def test_a_list_of_labels(tmp_path: Path) -> None:
-    """``labels.csv`` names the files; others are passed over."""
+    """``labels.csv`` lists the files; others are ignored."""
     write(
         tmp_path,
         {
@@ -99,7 +98,7 @@ def test_a_list_of_labels(tmp_path: Path) -> None:
 
 
 def test_boxes_of_a_picture(tmp_path: Path) -> None:
-    """Several lines are several boxes; a line without a label says that there is nothing."""
+    """Each line is a box; a line without a label means no object."""
     lines = "file,label,x,y,width,height\na.png,cat,1,2,3,4\na.png,dog,5,6,7,8\nb.png,,0,0,0,0\n"
     write(tmp_path, {"a.png": "", "b.png": "", "labels.csv": lines})
     box = {"label": "cat", "x": 1.0, "y": 2.0, "width": 3.0, "height": 4.0}
@@ -108,7 +107,7 @@ def test_boxes_of_a_picture(tmp_path: Path) -> None:
 
 
 def test_masks(tmp_path: Path) -> None:
-    """A mask's path is made absolute to the list."""
+    """A mask's path is relative to the list."""
     write(
         tmp_path,
         {"a.jpg": "", "m/a.png": "", "labels.csv": "file,mask\na.jpg,m/a.png\n"},
@@ -118,7 +117,7 @@ def test_masks(tmp_path: Path) -> None:
 
 
 def test_rows_of_features(tmp_path: Path) -> None:
-    """Columns are taken by the features' names, in the model's order; the target's column is the truth."""
+    """Columns are matched by name, and the target's column is the truth."""
     table = (
         write(
             tmp_path,
@@ -133,15 +132,15 @@ def test_rows_of_features(tmp_path: Path) -> None:
 
 
 def test_rows_without_the_features_names(tmp_path: Path) -> None:
-    """One column more than features: the last one is the truth."""
+    """With one more column than features, the last one is the truth."""
     (sample,) = read_samples(
         write(tmp_path, {"t.csv": "a,b,c,d\n1,2,3,4\n"}) / "t.csv", FLOWERS, 10
     )
     assert (sample.read(), sample.truth) == (b"[1.0, 2.0, 3.0]", "4")
 
 
-def test_rows_without_a_line_of_names(tmp_path: Path) -> None:
-    """Numbers in the first line are a sample, too; a single file that is no table is one sample."""
+def test_rows_without_a_header(tmp_path: Path) -> None:
+    """The first line is a sample, too; any other single file is one sample."""
     table = write(tmp_path, {"t.csv": "1,2,3,4\n5,6,7,8\n"}) / "t.csv"
     samples = read_samples(table, FLOWERS, 10)
     assert [(sample.read(), sample.truth) for sample in samples] == [
@@ -152,7 +151,7 @@ def test_rows_without_a_line_of_names(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_tables(tmp_path: Path) -> None:
-    """Their rows come one after the other; beside pictures, a table is passed over."""
+    """Rows are concatenated; tables beside pictures are ignored."""
     write(tmp_path, {"a.csv": "1,2,3\n", "b.csv": "4,5,6\n7,8,9\n"})
     assert [sample.read() for sample in read_samples(tmp_path, FLOWERS, 10)][1:] == [
         b"[4.0, 5.0, 6.0]",
@@ -163,7 +162,7 @@ def test_a_folder_of_tables(tmp_path: Path) -> None:
 
 
 def test_files_of_samples(tmp_path: Path) -> None:
-    """Folders in folders count, documents and hidden files do not; the hash is of what the files hold."""
+    """Subfolders count, documents and hidden files don't; the hash covers contents."""
     write(
         tmp_path,
         dict.fromkeys(
@@ -182,14 +181,14 @@ def test_files_of_samples(tmp_path: Path) -> None:
 
 
 def test_texts(tmp_path: Path) -> None:
-    """A column ``text`` is the input."""
+    """The input is the column ``text``."""
     table = write(tmp_path, {"t.csv": 'text,label\n"well, good",positive\n'}) / "t.csv"
     (sample,) = read_samples(table, Facts("text-classification"), 10)
     assert (sample.read(), sample.truth) == (b"well, good", "positive")
 
 
-def test_a_limit_takes_samples_from_everywhere(tmp_path: Path) -> None:
-    """Not the first ones: a folder is often sorted by label."""
+def test_a_limit_takes_evenly_spaced_samples(tmp_path: Path) -> None:
+    """A folder is often sorted by label."""
     write(
         tmp_path,
         {f"{digit}/{number}.png": "" for digit in range(10) for number in range(10)},
@@ -216,10 +215,9 @@ def test_a_limit_takes_samples_from_everywhere(tmp_path: Path) -> None:
     ],
     ids=["empty", "gone", "no lines", "missing file", "uneven", "words", "too few"],
 )
-def test_data_that_cannot_be_used(
+def test_unusable_data_is_explained(
     files: dict[str, str], name: str, reason: str, tmp_path: Path
 ) -> None:
-    """One sentence says what is wrong with it."""
     with pytest.raises(SampleError, match=reason):
         read_samples(write(tmp_path, files) / name, FLOWERS, 10)
 
@@ -263,7 +261,7 @@ BOXES = "file,label,x,y,width,height\n"
     ],
     ids=["folders", "index", "no boxes", "box's label", "box", "mask"],
 )
-def test_truths_that_are_none_of_the_task(
+def test_truths_of_another_task_are_refused(
     facts: Facts, files: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     """The first one is named before anything is measured."""
@@ -305,8 +303,8 @@ def test_the_examples_of_the_document(tmp_path: Path) -> None:
         )
 
 
-def test_a_true_value_that_is_no_number(tmp_path: Path) -> None:
-    """Its line is named; an empty cell says that nobody knows."""
+def test_a_true_value_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    """The message names its line; an empty cell means unknown."""
     table = write(tmp_path, {"t.csv": "a,b,c,d\n1,2,3,\n1,2,3,x\n"}) / "t.csv"
     with pytest.raises(
         SampleError, match="line 3: the true value 'x' is no finite number"
@@ -315,8 +313,7 @@ def test_a_true_value_that_is_no_number(tmp_path: Path) -> None:
     assert truths(table, FLOWERS, 1) == [("line 2", None)]
 
 
-def test_folders_are_classes_of_a_classifier_only(tmp_path: Path) -> None:
-    """Of another task they are just folders."""
+def test_folders_are_classes_only_for_classifiers(tmp_path: Path) -> None:
     assert truths(write(tmp_path, {"first/a.jpg": ""}), MASKS) == [
         ("first/a.jpg", None)
     ]

@@ -1,4 +1,4 @@
-"""Intervals and tests, held against SciPy and against what is known."""
+"""Compare intervals and tests with SciPy and known values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_six_losses_are_the_fewest_that_show() -> None:
 @pytest.mark.parametrize(
     ("successes", "number"), [(0, 10), (10, 10), (7, 10), (449, 450)]
 )
-def test_wilson_is_scipys(successes: int, number: int) -> None:
-    """The interval lies within 0 and 1 and holds the share."""
+def test_wilson_agrees_with_scipy(successes: int, number: int) -> None:
+    """The interval is within 0 and 1 and contains the share."""
     interval = stats.binomtest(successes, number).proportion_ci(method="wilson")
     value, low, high = wilson(successes, number)
     assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-6)
@@ -52,7 +52,7 @@ def test_wilson_is_scipys(successes: int, number: int) -> None:
 
 
 def test_bootstrap_of_a_mean_agrees_with_the_normal_interval() -> None:
-    """Of 400 numbers both are about the same, and a second call gives the very same."""
+    """For 400 numbers both agree, and a second call gives the same result."""
     values = np.random.default_rng(1).normal(3, 2, 400)
     value, low, high = bootstrap(values, np.mean)
     half = 1.96 * values.std(ddof=1) / 20
@@ -62,7 +62,7 @@ def test_bootstrap_of_a_mean_agrees_with_the_normal_interval() -> None:
 
 
 def test_paired_permutation_tells_a_loss_from_chance() -> None:
-    """A small constant loss is seen through noise that is common to both; none is seen where there is none."""
+    """A small loss is found in common noise, and none without a loss."""
     random = np.random.default_rng(2)
     noise = random.normal(0, 1, 200)
     estimate, p = paired_permutation(noise - noise.mean() - 0.5)
@@ -73,14 +73,14 @@ def test_paired_permutation_tells_a_loss_from_chance() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 5, 6, 12, 13])
 def test_few_differences_prove_little(number: int) -> None:
-    """However large they are: of n signs all are the same in 2 of 2^n cases, which is less than 0.05 from 6 on."""
+    """All n signs agree in 2 of 2^n cases, which is less than 0.05 from 6 on."""
     p = paired_permutation([-1.0] * number)[1]
     assert p == pytest.approx(2 / 2**number, abs=2e-3) and (p < 0.05) == (number >= 6)
 
 
 @pytest.mark.parametrize("number", [4, 9, 40])
-def test_permutation_is_scipys(number: int) -> None:
-    """Exact for few differences, and close for many."""
+def test_permutation_agrees_with_scipy(number: int) -> None:
+    """It is exact for few differences, and approximate for many."""
     values = np.random.default_rng(number).normal(-0.3, 1, number)
     expected = stats.permutation_test(
         (values,),
@@ -95,7 +95,7 @@ def test_permutation_is_scipys(number: int) -> None:
 
 
 def test_whole_turns_are_drawn() -> None:
-    """Samples of a turn resemble each other: turns that differ make a wide interval, however many samples they have."""
+    """Samples of a turn are alike, so differing turns make a wide interval."""
     alike = [[1.0, 2.0, 3.0]] * 20
     apart = [[1.0] * 50] * 10 + [[3.0] * 50] * 10
     (median, low, high), *_ = percentiles(alike)
@@ -106,25 +106,25 @@ def test_whole_turns_are_drawn() -> None:
         percentiles([[]])
 
 
-def test_percentiles_of_all_samples() -> None:
-    """Turns of unequal lengths count by their samples."""
+def test_percentiles_weight_all_samples_equally() -> None:
+    """Turns may have different lengths."""
     values = [
         value for value, _, _ in percentiles([[float(number)] for number in range(101)])
     ]
     assert values == pytest.approx([50, 90, 99])
 
 
-def test_a_ratio_is_taken_round_by_round() -> None:
-    """What slows a whole round down does not blur it."""
+def test_a_ratio_is_computed_round_by_round() -> None:
+    """A slow round affects both sides alike."""
     slow = np.array([1.0, 10.0, 1.0, 100.0, 1.0, 5.0, 1.0])
     assert time_ratio(list(2 * slow), list(slow)) == pytest.approx((2.0, 2.0, 2.0))
 
 
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=30))
-def test_a_ratio_does_not_depend_on_which_is_the_reference(
+def test_a_ratio_does_not_depend_on_the_reference(
     pairs: list[tuple[float, float]],
 ) -> None:
-    """One version is as many times faster as the other is slower, in whatever order the rounds came."""
+    """Exchanging the versions inverts it, in any order of rounds."""
     left, right = zip(*pairs, strict=True)
     assert time_ratio(left, right).value * time_ratio(
         right, left
@@ -135,7 +135,7 @@ def test_a_ratio_does_not_depend_on_which_is_the_reference(
 
 
 def test_too_few_turns_have_no_interval() -> None:
-    """Of one turn its ends would be the number itself, and of five it would hold the median too seldom."""
+    """One turn has no width, and five would miss the median too often."""
     for number in (1, 5):
         assert percentiles([[1.0, 2.0, 3.0]] * number, [0.5]) == [(2.0, None, None)]
         value, *ends = time_ratio([2.0] * number, [1.0] * number)

@@ -1,4 +1,4 @@
-"""The process that measures one version."""
+"""Measure one version in a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pocketserve_lab.compare.worker import _memory
 BUSY = "import sys; print(sum(range(10_000_000)), flush=True); sys.stdin.read()"
 
 
-def test_the_processor_time_of_a_child_stays_counted_once_it_has_ended() -> None:
+def test_the_cpu_time_of_an_ended_child_still_counts() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:

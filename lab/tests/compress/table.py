@@ -1,4 +1,4 @@
-"""The table of docs/compress.md, and the tool that writes it."""
+"""Read the table of docs/compress.md, and its tool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import ROOT
 
 
 def load_tool() -> ModuleType:
-    """Import the tool by its path: ``tools`` is no package."""
+    """Import the tool by its path, because ``tools`` is not a package."""
     path = ROOT / "tools" / "compress_table.py"
     spec = importlib.util.spec_from_file_location("compress_table", path)
     assert spec is not None and spec.loader is not None
@@ -23,7 +23,7 @@ def load_tool() -> ModuleType:
 
 
 class Row(NamedTuple):
-    """A row as the document states it; numbers are None where the recipe refuses the model."""
+    """A row of the document; numbers are None where the recipe refuses the model."""
 
     cell: Any
     before: float | None
@@ -33,12 +33,12 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The row's name among the tests."""
+        """Return the row's name for test ids."""
         return " ".join(self.cell)
 
 
 def documented_rows(tool: ModuleType) -> list[Row]:
-    """Return the document's rows, which have to be the tool's, in its order."""
+    """Return the document's rows; check that they match the tool's."""
     text = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
     table = re.search(r"(?m)^\| recipe \| model \|.*\n\|.*\n((?:\|.*\n)+)", text)
     assert table is not None

@@ -1,4 +1,6 @@
-"""``pocketserve compress`` as people call it: a new version with its accuracy, or one sentence and nothing left."""
+"""Run ``pocketserve compress``: a new version with its accuracy, or an error and no
+change.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ PRUNE = ("--recipe", "magnitude-pruning")
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of petals, and rows that it was made for: the widths are those that it answers."""
+    """Return a copy of petals, and rows labelled with its own answers."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     shutil.copytree(MODELS / "petals", tmp_path / "models" / "petals")
     from sklearn.datasets import load_iris
@@ -37,10 +39,10 @@ def compress(models: Path, *words: object) -> int:
     return main(["compress", "petals", *map(str, (*data, *words))])
 
 
-def test_a_version_with_its_accuracy(
+def test_a_compressed_version_is_served_with_its_accuracy(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is served beside the others, and its provenance says what was measured."""
+    """Its provenance contains the measurements."""
     from sklearn.datasets import load_digits
 
     shutil.copytree(MODELS / "digits", models / "digits")
@@ -121,8 +123,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(case: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence, and the folder is as it was."""
+def test_refusals_change_nothing(
+    case: str, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
     words, sentence = REFUSALS[case]
     assert compress(models, *words) == 1

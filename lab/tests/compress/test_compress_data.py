@@ -1,4 +1,4 @@
-"""Labelled data of users: read by the model's own task, split without overlap, or refused in one sentence."""
+"""Read and split users' labelled data, or refuse it in one sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pocketserve_lab.convert.converter import ConversionError
 def read(
     tmp_path: Path, model: str, data: Path, test: Path | None = None
 ) -> dict[str, Any]:
-    """Have data read for an embedded model's TFLite version; the trial of its file is remembered for all tests."""
+    """Read data for an embedded model's TFLite version, tried once for all tests."""
     document = {
         "models_dir": MODELS,
         "state_dir": STATE,
@@ -31,7 +31,7 @@ def read(
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """A folder with a folder for each digit, of one picture."""
+    """Write a folder with one picture per digit's folder."""
     for picture in (MODELS / "digits" / "samples").iterdir():
         (tmp_path / "data" / picture.stem).mkdir(parents=True)
         shutil.copyfile(picture, tmp_path / "data" / picture.stem / "one.png")
@@ -39,7 +39,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_pictures(tmp_path: Path, pictures: Path) -> None:
-    """Each becomes what a request would make of it; a quarter is left to measure on, and no sample is in both sets."""
+    """Pictures are preprocessed like requests; a quarter is kept for measuring."""
     facts = read(tmp_path, "digits", pictures)
     assert (facts["train"], facts["test"]) == (8, 2) and facts["rows"] == {
         "image": True
@@ -65,7 +65,7 @@ def test_a_table_of_numbers(tmp_path: Path) -> None:
 
 
 def test_arrays(tmp_path: Path) -> None:
-    """Inputs by name, with classes or numbers as labels."""
+    """Arrays are inputs by name, with classes or numbers as labels."""
     np.savez(tmp_path / "d.npz", image=np.zeros((9, 8, 8, 1)), labels=np.arange(9))
     read(tmp_path, "digits", tmp_path / "d.npz")
     assert load_data(tmp_path / "train.npz", ("image",)).labels.dtype == np.int64
@@ -103,16 +103,16 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_arrays_that_do_not_fit(case: str, tmp_path: Path) -> None:
-    """The sentence names the file or the array, and what is expected."""
+def test_mismatched_arrays_are_refused(case: str, tmp_path: Path) -> None:
+    """The message names the file or array, and the expected form."""
     arrays, sentence = REFUSALS[case]
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(ConversionError, match=sentence):
         read(tmp_path, "digits", tmp_path / "d.npz")
 
 
-def test_files_that_do_not_fit(tmp_path: Path, pictures: Path) -> None:
-    """A damaged archive, a label of no class, and pictures without labels."""
+def test_mismatched_files_are_refused(tmp_path: Path, pictures: Path) -> None:
+    """They are a damaged archive, an unknown label, and pictures without labels."""
     (tmp_path / "d.npz").write_bytes(b"PK\3\4 nothing")
     with pytest.raises(ConversionError, match=r"d\.npz cannot be read"):
         read(tmp_path, "digits", tmp_path / "d.npz")
@@ -128,8 +128,8 @@ def test_files_that_do_not_fit(tmp_path: Path, pictures: Path) -> None:
         read(tmp_path, "digits", pictures)
 
 
-def test_scores() -> None:
-    """Classes are counted, numbers measured; the loss of either says which way is worse."""
+def test_scores_of_classes_and_numbers() -> None:
+    """Classes are counted, numbers measured; a loss has the right sign for both."""
     scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])[:, None]
     assert score_answers(scores, np.array([0, 1, 1, 0])) == Score("accuracy", 0.75, 4)
     assert score_answers(scores[:, :, 1:], np.array([0, 1, 1, 0])).value == 0.75

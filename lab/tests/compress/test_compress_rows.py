@@ -1,4 +1,4 @@
-"""Every row of docs/compress.md is measured again, in the converters' environments: ``make test-convert``."""
+"""Measure every row of docs/compress.md again (``make test-convert``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.convert
 TOOL = load_tool()
 
 TOLERANCE = 0.01
-"""Of the accuracy, and of an error as a share: other processors round otherwise while training."""
+"""Tolerance of the accuracy, and relative tolerance of an error: processors round
+differently while training.
+"""
 
 SIZE_TOLERANCE = {
     "rel": 0.03,
@@ -27,15 +29,15 @@ SIZE_TOLERANCE = {
 
 @pytest.fixture(autouse=True)
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environments lie in the project's folder, unless the variable names another place."""
+    """Return the environments' folder: the project's, or the variable's."""
     monkeypatch.setenv(
         FOLDER_VARIABLE, os.environ.get(FOLDER_VARIABLE) or str(ROOT / ".converters")
     )
 
 
 @pytest.mark.parametrize("row", documented_rows(TOOL), ids=lambda row: row.name)
-def test_the_document_states_what_is_measured(row: Row, tmp_path: Path) -> None:
-    """Accuracy before and after and sizes, or that the recipe refuses the model, and why."""
+def test_the_document_states_the_measured_values(row: Row, tmp_path: Path) -> None:
+    """A row has accuracy and sizes, or the reason of a refusal."""
     if row.refusal:
         with pytest.raises(
             ConversionError, match=re.escape(" ".join(row.refusal.split()[:6]))

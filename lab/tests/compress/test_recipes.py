@@ -1,4 +1,4 @@
-"""Recipes as functions, on the embedded models and their data: the accuracy is the one that docs/compress.md states."""
+"""Test recipes as functions against the accuracies in docs/compress.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_INT8_LOSS = 0.005
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Train as the tool's process does: threads of several tests would wait for each other."""
+    """Train with one thread like the tool, since parallel tests would compete."""
     import torch
 
     before = torch.get_num_threads()
@@ -59,7 +59,7 @@ def module_of(path: Path, weights: str | None = None) -> Any:
 
 
 def data_of(model: str, folder: Path) -> tuple[TrainingData, TrainingData]:
-    """The samples that a model was trained on, and those to measure with."""
+    """Return a model's training samples, and those to measure with."""
     sets = []
     for path in TOOL.write_data(model, folder):
         with np.load(path) as arrays:
@@ -68,7 +68,7 @@ def data_of(model: str, folder: Path) -> tuple[TrainingData, TrainingData]:
 
 
 def score(module: Any, data: TrainingData) -> Score:
-    """A module's score on samples."""
+    """Return a module's score on samples."""
     import torch
 
     with torch.inference_mode():
@@ -78,7 +78,7 @@ def score(module: Any, data: TrainingData) -> Score:
 
 
 def quick(rows: list[Row]) -> list[Row]:
-    """One row of each recipe, and the refusals; not those of an environment or version of their own."""
+    """Return a row per recipe, and refusals, without separate environments."""
     plain = {
         name for name, recipe in recipes().items() if recipe.packages == ("torch",)
     }
@@ -92,8 +92,8 @@ def quick(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("row", quick(documented_rows(TOOL)), ids=lambda row: row.name)
-def test_a_row_of_the_document(row: Row, tmp_path: Path) -> None:
-    """Before and after are as stated, or the loss is too large; the module that went in is as it was."""
+def test_a_row_of_the_document_is_reproduced(row: Row, tmp_path: Path) -> None:
+    """Too large a loss is refused, and the original module is unchanged."""
     recipe = recipe_named(row.cell.recipe)
     module = module_of(MODELS / row.cell.model / "model.py", "weights.safetensors")
     train, test = data_of(row.cell.model, tmp_path)
@@ -129,8 +129,8 @@ def test_a_row_of_the_document(row: Row, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(recipes()))
-def test_every_recipe_has_a_row_and_words(name: str) -> None:
-    """In the table, and below it; its options are those of the command."""
+def test_every_recipe_is_documented(name: str) -> None:
+    """Its options are those of the command."""
     text = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
     assert any(
         row.cell.recipe == name and not row.refusal for row in documented_rows(TOOL)
@@ -139,8 +139,8 @@ def test_every_recipe_has_a_row_and_words(name: str) -> None:
     assert set(recipe_named(name).defaults) <= set(OPTIONS)
 
 
-def test_the_zeros_of_pruning_stay() -> None:
-    """As many weights as asked for are zero at the end of training, and the others are not."""
+def test_pruned_weights_stay_zero() -> None:
+    """Training keeps the requested number of zeros, and changes the rest."""
     import torch
 
     torch.manual_seed(0)
@@ -160,8 +160,8 @@ def test_the_zeros_of_pruning_stay() -> None:
     assert not (pruned[2].bias == module[2].bias).any()  # it is trained
 
 
-def test_data_that_does_not_fit() -> None:
-    """Labels of no class, and of another number of values, are refused before anything is trained."""
+def test_mismatched_labels_are_refused() -> None:
+    """Unknown classes and wrong counts are refused before training."""
     import torch
 
     module = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Softmax(1))
@@ -198,7 +198,7 @@ def test_data_that_does_not_fit() -> None:
 
 @pytest.mark.parametrize("name", ["dynamic-quantization", "static-quantization"])
 def test_int8_digits_keep_their_accuracy(name: str, tmp_path: Path) -> None:
-    """Half a point less than the float model's, at most, on samples that neither saw."""
+    """On unseen samples it loses at most half a point."""
     module = module_of(MODELS / "digits" / "model.py", "weights.safetensors")
     train, test = data_of("digits", tmp_path)
     result = recipe_named(name).compress(module, train)
@@ -206,7 +206,7 @@ def test_int8_digits_keep_their_accuracy(name: str, tmp_path: Path) -> None:
 
 
 def network(torch: Any) -> Any:
-    """Return a network with a batch norm behind a convolution, whose statistics are not those of a new one."""
+    """Return a network with a trained batch norm after a convolution."""
     torch.manual_seed(0)
     norm = torch.nn.BatchNorm2d(4)
     norm.running_mean.uniform_(-1, 1)
@@ -216,7 +216,7 @@ def network(torch: Any) -> Any:
 
 
 def test_fusion_folds_batch_norms() -> None:
-    """The answers stay, and no batch norm is left; a program that was saved is folded as well."""
+    """The answers are the same; saved programs are folded as well."""
     import torch
 
     images = np.random.default_rng(0).random((8, 1, 8, 8), np.float32)
@@ -236,8 +236,8 @@ def test_fusion_folds_batch_norms() -> None:
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
-def test_clusters_are_the_only_weights() -> None:
-    """Each layer has as many different ones as asked for, trained; equal weights have one mean."""
+def test_all_weights_are_in_clusters() -> None:
+    """Each layer has the requested number of distinct, trained weights."""
     import torch
 
     from pocketserve_lab.compress.recipes.clustering import nearest_means
@@ -257,8 +257,8 @@ def test_clusters_are_the_only_weights() -> None:
 
 
 @pytest.mark.parametrize("name", ["static-quantization", "qat"])
-def test_code_that_branches_on_values(name: str) -> None:
-    """PyTorch cannot follow it: the sentence names the recipe and what to try."""
+def test_code_that_branches_on_values_is_refused(name: str) -> None:
+    """PyTorch can't trace it: the message names the recipe and an alternative."""
     import torch
 
     class Branching(torch.nn.Module):  # type: ignore[misc]
@@ -278,8 +278,8 @@ def test_code_that_branches_on_values(name: str) -> None:
     assert caught.value.nearest.startswith("--recipe dynamic-quantization")
 
 
-def test_options() -> None:
-    """Defaults stand where nothing is given; others than the recipe's own, and wild ones, are refused."""
+def test_options_have_defaults_and_limits() -> None:
+    """Options of other recipes are refused."""
     pruning = recipe_named("magnitude-pruning")
     assert checked_options(pruning, {"amount": 0.25, "epochs": None}) == {
         **pruning.defaults,
@@ -299,8 +299,8 @@ def test_options() -> None:
         recipe_named("magnitude-prunning")
 
 
-def test_data_is_kept_as_it_is(tmp_path: Path) -> None:
-    """Inputs come back in the order that is asked for, with their labels."""
+def test_data_is_stored_unchanged(tmp_path: Path) -> None:
+    """Inputs are returned in the requested order, with their labels."""
     save_data(tmp_path / "d.npz", {"b": np.ones(2), "a": np.zeros(2)}, np.arange(2))
     data = load_data(tmp_path / "d.npz", ("a", "b"))
     assert [array[0] for array in data.inputs] == [0, 1] and list(data.labels) == [0, 1]

@@ -1,4 +1,4 @@
-"""A converter for tests: it copies a TFLite model, or fails in the way that the option ``fault`` names."""
+"""Copy a TFLite model, or fail in the way that the option ``fault`` names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     if fault == "noise":
         for _ in range(64):
             print("x" * (1 << 20))
-        # A line may be lost while the log is cut.
+        # A line may be lost while the log is truncated.
         while True:
             print("the last words", flush=True)
             time.sleep(0.2)

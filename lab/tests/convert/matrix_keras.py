@@ -1,4 +1,8 @@
-"""The same five kinds of networks in Keras, with random weights from a seed: ``python matrix_keras.py FOLDER``."""
+"""Build the five networks of ``matrix_torch.py`` in Keras: ``python matrix_keras.py
+FOLDER``.
+
+The random weights come from a seed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ from keras import layers
 
 
 def mobilenet() -> Any:
-    """Depthwise convolutions, squeeze and excitation, hard-swish: pictures [n, 32, 32, 3] -> scores [n, 4]."""
+    """Build depthwise convolutions with squeeze and excitation.
+
+    Pictures [n, 32, 32, 3] -> scores [n, 4], with hard-swish.
+    """
     picture = keras.Input((32, 32, 3), name="picture")
     inner = layers.Activation("hard_silu")(
         _normal(layers.Conv2D(16, 3, 2, "same", use_bias=False)(picture))
@@ -38,7 +45,10 @@ def mobilenet() -> Any:
 
 
 def unet() -> Any:
-    """Transposed convolutions and skips: pictures [n, 32, 32, 3] -> masks [n, 32, 32, 2]."""
+    """Build transposed convolutions and skips.
+
+    Pictures [n, 32, 32, 3] -> masks [n, 32, 32, 2].
+    """
     picture = keras.Input((32, 32, 3), name="picture")
     first = _block(8)(picture)
     second = _block(16)(layers.MaxPooling2D()(first))
@@ -55,7 +65,7 @@ def unet() -> Any:
 
 
 def transformer() -> Any:
-    """Embeddings and attention: tokens [n, 16] -> scores [n, 4]."""
+    """Build embeddings and attention: tokens [n, 16] -> scores [n, 4]."""
     tokens = keras.Input((16,), name="tokens", dtype="int32")
     inner = layers.Embedding(64, 32)(tokens)
     for _ in range(2):
@@ -69,13 +79,16 @@ def transformer() -> Any:
 
 
 def lstm() -> Any:
-    """A recurrent layer: series [n, 12, 6] -> values [n, 3]."""
+    """Build a recurrent layer: series [n, 12, 6] -> values [n, 3]."""
     series = keras.Input((12, 6), name="series")
     return keras.Model(series, {"values": layers.Dense(3)(layers.LSTM(24)(series))})
 
 
 def detector() -> Any:
-    """Two inputs and two outputs: pictures [n, 32, 32, 3], rows [n, 5] -> boxes [n, 64, 4], scores [n, 64, 3]."""
+    """Build two inputs and two outputs.
+
+    Pictures [n, 32, 32, 3], rows [n, 5] -> boxes [n, 64, 4], scores [n, 64, 3].
+    """
     picture, row = (
         keras.Input((32, 32, 3), name="picture"),
         keras.Input((5,), name="row"),
@@ -113,7 +126,7 @@ NETWORKS = {
 
 
 def main(folder: Path) -> None:
-    """Write a folder for each network: samples, and Keras's own file, a SavedModel and a TFLite file."""
+    """Write samples, Keras, SavedModel and TFLite files of each network."""
     random = np.random.default_rng(11)
     for network, build in NETWORKS.items():
         keras.utils.set_random_seed(7)
@@ -133,7 +146,7 @@ def main(folder: Path) -> None:
 
 
 def _tflite(model: Any, rows: int | None) -> bytes:
-    """Return a model as TFLite, for one row or any number: recurrent layers want it known."""
+    """Convert to TFLite with one row or any number; recurrent layers need it fixed."""
     archive = keras.export.ExportArchive()
     archive.track(model)
     specs = {

@@ -1,7 +1,7 @@
-"""Five networks in PyTorch that exporters stumble over, with random weights from a seed.
+"""Build five PyTorch networks that are hard to export.
 
-The matrix writes this file as the ``model.py`` of each, and runs it to export the other formats:
-``python matrix_torch.py FOLDER``.
+The random weights come from a seed. The matrix uses this file as the ``model.py`` of
+each, and runs it to export the other formats: ``python matrix_torch.py FOLDER``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from torch.nn import functional
 
 
 class MobileNet(nn.Module):
-    """Depthwise convolutions, squeeze and excitation, hard-swish: pictures [n, 3, 32, 32] -> scores [n, 4]."""
+    """Depthwise convolutions with squeeze and excitation.
+
+    Pictures [n, 3, 32, 32] -> scores [n, 4], with hard-swish.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +53,10 @@ class MobileNet(nn.Module):
 
 
 class UNet(nn.Module):
-    """Transposed convolutions and skips: pictures [n, 3, 32, 32] -> masks [n, 2, 32, 32]."""
+    """Transposed convolutions and skips.
+
+    Pictures [n, 3, 32, 32] -> masks [n, 2, 32, 32].
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +99,7 @@ class Attention(nn.Module):
         self.first, self.second = nn.LayerNorm(32), nn.LayerNorm(32)
 
     def forward(self, inner: torch.Tensor) -> torch.Tensor:
-        """Return what the layer makes of it."""
+        """Return the layer's output."""
         heads = [
             part.unflatten(2, (4, 8)).transpose(1, 2)
             for part in self.project(inner).chunk(3, 2)
@@ -136,7 +142,10 @@ class Lstm(nn.Module):
 
 
 class Detector(nn.Module):
-    """Two inputs and two outputs: pictures [n, 3, 32, 32], rows [n, 5] -> boxes [n, 64, 4], scores [n, 64, 3]."""
+    """Two inputs and two outputs.
+
+    Pictures [n, 3, 32, 32], rows [n, 5] -> boxes [n, 64, 4], scores [n, 64, 3].
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,13 +177,13 @@ NETWORKS = {
 
 
 def build(network: str) -> nn.Module:
-    """Return a network with random weights that are always the same, and statistics of its normalisations."""
+    """Return a network with seeded weights and trained normalisations."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         module = NETWORKS[network]()
         for _ in range(
             20
-        ):  # in training mode: so that the normalisations know what passes through them
+        ):  # in training mode, so that normalisations collect statistics
             with torch.no_grad():
                 module(*examples(network, 16))
     return module.eval()
@@ -197,11 +206,11 @@ NAMES = {
     "lstm": (["series"], ["values"]),
     "detector": (["picture", "row"], ["boxes", "scores"]),
 }
-"""Of inputs and outputs."""
+"""Names of inputs and outputs."""
 
 
 def main(folder: Path) -> None:
-    """Write a folder for each network: samples, this file as its model.py, and the formats that PyTorch exports."""
+    """Write samples, this file as model.py, and PyTorch's formats of each network."""
     for network, (inputs, outputs) in NAMES.items():
         home = folder / network
         home.mkdir(parents=True)

@@ -1,6 +1,7 @@
-"""Files for engines that do not serve here: OpenVINO's answer as the original does, Core ML's are read back.
+"""Convert for OpenVINO and Core ML, which don't serve here.
 
-The converters themselves run in ``make test-convert``.
+OpenVINO must answer like the original, and Core ML's package is read back. The
+converters themselves run in ``make test-convert``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ print(json.dumps({"kind": spec.WhichOneof("Type"), "sides": sides, "operators": 
 
 @pytest.fixture
 def converters_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the environments are: in the project's folder, unless the variable names another place."""
+    """Return the environments' folder: the project's, or the variable's."""
     folder = os.environ.get(FOLDER_VARIABLE) or str(ROOT / ".converters")
     monkeypatch.setenv(FOLDER_VARIABLE, folder)
     return Path(folder)
@@ -60,7 +61,7 @@ def converters_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
 def converted(
     models: Path, model: str, kind: str, *tools: Converter, **settings: object
 ) -> Conversion:
-    """What a conversion made."""
+    """Return the result of a conversion."""
     chosen = ConversionSettings(
         models, models.parent / "state", limits=ProcessLimits(1800.0), **settings
     )
@@ -74,13 +75,13 @@ def converted(
 
 
 def digits(folder: Path) -> Path:
-    """A models folder with the digits."""
+    """Return a models folder with the digits."""
     shutil.copytree(MODELS / "digits", folder / "models" / "digits")
     return folder / "models"
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Stand for a tool that has run its result: answers are those of the option, for each sample."""
+    """Imitate a tool that ran its result; an option has each sample's answers."""
     request.output.mkdir()
     (request.output / "model.xml").write_text("content")
     answers = request.output.with_name("answers.npz")
@@ -89,10 +90,10 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
 
 @pytest.mark.parametrize("turn", [0, 1])
-def test_what_a_tool_ran_itself_is_compared(
+def test_answers_from_the_tool_are_compared(
     turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right classes pass, in the samples' order; the same scores one place further on are refused, nothing is left."""
+    """The order of samples counts; shifted scores are refused without leftovers."""
     monkeypatch.syspath_prepend(str(ROOT / "lab" / "tests"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     models, tool = (
@@ -125,7 +126,7 @@ def test_what_a_tool_ran_itself_is_compared(
     ("quantize", "bound"),
     [("none", 1e-5), ("fp16", 1e-2), ("int8", 0.1), ("dynamic", 0.1)],
 )
-def test_openvino_answers_as_the_original(
+def test_openvino_answers_like_the_original(
     quantize: str, bound: float, tmp_path: Path, converters_folder: Path
 ) -> None:
     """It runs the files that it wrote."""
@@ -182,10 +183,10 @@ def test_a_public_model_for_openvino(
 
 
 @pytest.mark.convert
-def test_openvino_as_a_provider_beside_the_cpu(
+def test_openvino_runs_as_a_provider_beside_the_cpu(
     tmp_path: Path, converters_folder: Path
 ) -> None:
-    """In an environment with its build of ONNX Runtime: tried in quarantine, run, and compared on both devices."""
+    """Its build of ONNX Runtime passes the trial and is compared on both devices."""
     python = ensure(
         OPENVINO_PROVIDER, converters_folder, lambda title, share: None, print
     )

@@ -1,13 +1,15 @@
-"""From every format, to every kind, in every mode: the matrix of docs/generated/conversions.md (``make test-convert``).
+"""Convert every format into every kind in every mode (``make test-convert``).
 
-A cell converts the embedded models and the five networks of ``matrix_torch.py`` and ``matrix_keras.py``. The result is
-published; a real server, with all frameworks, serves it beside the original, and both answer alike within the
-documented bound. Or the refusal is one of the documented sentences. What no converter makes is refused for one model:
-that depends on formats alone.
+A cell converts the embedded models and the five networks of ``matrix_torch.py`` and
+``matrix_keras.py``. A server with all frameworks serves the result beside the original,
+and both must agree within the documented bound; or the refusal is one of the documented
+sentences. What no converter makes is refused for one model only, because that depends
+on formats alone.
 
-``outcomes.json`` has what came of each cell; it must come again, and the document's table is made from it. All of them
-take hours: ``-k "unet and from-onnx"`` runs a part, and with ``POCKETSERVE_MATRIX=FILE`` each outcome is added to that
-file, and a cell that stands in it is left out. ``tools/convert_tables.py FILE`` takes them over.
+``outcomes.json`` has the outcome of each cell, which must be reproduced;
+docs/generated/conversions.md is made from it. All cells take hours: ``-k "unet and
+from-onnx"`` runs a part. With ``POCKETSERVE_MATRIX=FILE`` each outcome is added to that
+file, and cells in it are skipped; ``tools/convert_tables.py FILE`` imports it.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ pytestmark = pytest.mark.convert
 EMBEDDED = ("digits", "petals", "diabetes")
 NETWORKS = ("mobilenet", "unet", "transformer", "lstm", "detector")
 OF_KERAS = ("keras", "savedmodel", "tflite")
-"""The sources that a network of ``matrix_keras.py`` has; one of ``matrix_torch.py`` has the others."""
+"""The sources of each network of ``matrix_keras.py``; the others are those of
+``matrix_torch.py``.
+"""
 
 AGREES, WRITTEN = "agrees", "written"
-"""The outcome of a kind that is served, and of one that nothing here runs."""
+"""The outcomes of a served kind, and of a kind that nothing here runs."""
 
 CELL_LIMIT_S = 300.0
 ASKED_ROWS = 8
@@ -58,7 +62,7 @@ DOCUMENT = (ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
 
 
 class Cell(NamedTuple):
-    """A model, the format that is read, the kind that is made, and the mode."""
+    """A model, its source format, the target kind and the mode."""
 
     model: str
     source: str
@@ -70,7 +74,7 @@ class Cell(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The name of the folder that has the source."""
+        """Return the name of the source's folder."""
         return (
             f"{self.model}-keras"
             if self.model in NETWORKS and self.source in OF_KERAS
@@ -79,7 +83,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """All cells, model by model and source by source; without those that stand in the results already."""
+    """Return all cells by model and source, without those in the results."""
     lines = (
         Path(RESULTS).read_text(encoding="utf-8").splitlines()
         if RESULTS and Path(RESULTS).exists()
@@ -98,7 +102,7 @@ def cells() -> list[Cell]:
 
 
 def has_way(source: str, kind: str, mode: str) -> bool:
-    """Whether there are converters for it."""
+    """Return whether converters exist for it."""
     try:
         return bool(plans_for(source, kind, mode, converters()))
     except ConversionError:
@@ -106,7 +110,7 @@ def has_way(source: str, kind: str, mode: str) -> bool:
 
 
 def sentences() -> dict[str, re.Pattern[str]]:
-    """The documented refusals, as what they match: an ellipsis stands for any words."""
+    """Return the documented refusals as patterns; an ellipsis matches any words."""
     table = DOCUMENT.partition("\n## Error messages\n")[2].partition("\n|---|---|\n")[2]
     lines = table.partition("\n\n")[0].splitlines()
     texts = [line.strip("| ").partition(" | ")[2].strip() for line in lines]
@@ -117,7 +121,7 @@ def sentences() -> dict[str, re.Pattern[str]]:
 
 
 def documented(refusal: str) -> str | None:
-    """The documented sentence that a refusal is."""
+    """Return the documented sentence that matches a refusal."""
     return next(
         (text for text, pattern in sentences().items() if pattern.fullmatch(refusal)),
         None,
@@ -125,10 +129,10 @@ def documented(refusal: str) -> str | None:
 
 
 class Workshop:
-    """The models, a server that serves them, and the converter of the source that is being converted.
+    """Models, a server for them, and the current source's converter.
 
     Attributes:
-        models, state: the folders of both.
+    models, state: the folders of both.
     """
 
     def __init__(self, folder: Path, server: Server) -> None:
@@ -141,12 +145,12 @@ class Workshop:
         self._of = ("", "")
 
     def close(self) -> None:
-        """Remove what the converter has left."""
+        """Remove the converter's leftovers."""
         if self._converter is not None:
             self._converter.close()
 
     def outcome(self, cell: Cell) -> str:
-        """Convert, and ask the server; return what came of it: ``AGREES``, ``WRITTEN`` or a refusal."""
+        """Convert and query the server; return ``AGREES``, ``WRITTEN`` or a refusal."""
         home = self.models / cell.folder
         before = sorted(home.rglob("*"))
         try:
@@ -159,7 +163,7 @@ class Workshop:
         if not KINDS[cell.kind].served:
             shutil.rmtree(
                 conversion.path
-            )  # it is no version, which the next cell would replace
+            )  # not a version, which the next cell would replace
             return WRITTEN
         trust_one(
             self.models, cell.folder, self.state
@@ -175,7 +179,7 @@ class Workshop:
         return AGREES
 
     def _converter_of(self, cell: Cell) -> ModelConverter:
-        """The converter of a model's version: it runs the original once."""
+        """Return the converter of a version, which runs the original once."""
         if self._of != (cell.folder, cell.source):
             self.close()
             entry = scan(self.models)[cell.folder]
@@ -196,7 +200,7 @@ class Workshop:
     def _answers(
         self, model: str, version: str, samples: dict[str, Any]
     ) -> dict[str, Any]:
-        """What the server answers to the first samples, one at a time."""
+        """Return the server's answers to the first samples, one at a time."""
         answers: dict[str, list[Any]] = {}
         datatypes = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
         for row in range(ASKED_ROWS):
@@ -217,7 +221,7 @@ class Workshop:
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """The embedded models and the networks, with samples, behind a real server that has every framework."""
+    """Serve the embedded models and the networks with every framework."""
     folder = tmp_path_factory.mktemp("matrix")
     (folder / "models").mkdir()
     environments = Path(
@@ -260,7 +264,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 
 def copy_embedded(models: Path) -> None:
-    """Copy the embedded models, with samples from the data that they were trained on."""
+    """Copy the embedded models, with samples of their training data."""
     from sklearn.datasets import load_diabetes, load_digits, load_iris
 
     rows = {
@@ -279,7 +283,7 @@ def copy_embedded(models: Path) -> None:
 
 @pytest.mark.parametrize("cell", cells(), ids=str)
 def test_a_cell_of_the_matrix(cell: Cell, workshop: Workshop) -> None:
-    """It agrees, or is refused by a documented sentence; and as it did before."""
+    """It agrees or is refused, as it was before."""
     outcome = workshop.outcome(cell)
     if RESULTS:
         with open(RESULTS, "a", encoding="utf-8") as file:

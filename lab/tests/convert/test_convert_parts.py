@@ -1,4 +1,7 @@
-"""The parts of a conversion that need no tool: ways, environments, names, samples, the comparison."""
+"""Test the parts of a conversion that need no tool.
+
+These are paths, environments, names, samples and the comparison.
+"""
 
 from __future__ import annotations
 
@@ -60,19 +63,19 @@ TOOLS = (
 )
 
 
-def names(format: str, kind: str, quantize: str) -> list[list[str]]:
-    """The ways from a format to a kind, by their converters' names."""
+def path_names(format: str, kind: str, quantize: str) -> list[list[str]]:
+    """Return the paths from a format to a kind, by converter names."""
     return [
         [step.converter.name for step in plan]
         for plan in plans_for(format, kind, quantize, TOOLS)
     ]
 
 
-def test_ways_of_one_step_and_of_two() -> None:
-    """A mode that the last step can do is asked of that one alone."""
-    assert names("torch", "onnx", "none") == [["torch-onnx"]]
-    assert names("torch", "tflite", "none") == [["torch-onnx", "onnx-tflite"]]
-    assert names("onnx", "tflite", "int8") == [["onnx-tflite", "shrink"]]
+def test_paths_have_one_or_two_steps() -> None:
+    """A mode of the last step applies to that step only."""
+    assert path_names("torch", "onnx", "none") == [["torch-onnx"]]
+    assert path_names("torch", "tflite", "none") == [["torch-onnx", "onnx-tflite"]]
+    assert path_names("onnx", "tflite", "int8") == [["onnx-tflite", "shrink"]]
     (plan,) = plans_for("onnx", "tflite", "int8", TOOLS)
     assert [(step.format, step.quantize) for step in plan] == [
         ("onnx", "none"),
@@ -91,17 +94,17 @@ def test_ways_of_one_step_and_of_two() -> None:
         ("tfjs", "onnx", "none", "no converter makes ONNX from TensorFlow.js", ""),
     ],
 )  # fmt: skip
-def test_no_way_is_one_sentence(
+def test_a_missing_path_is_explained_in_one_sentence(
     format: str, kind: str, quantize: str, message: str, nearest: str
 ) -> None:
-    """It has the nearest way that works."""
+    """The message names the nearest path that works."""
     with pytest.raises(ConversionError) as caught:
         plans_for(format, kind, quantize, TOOLS)
     assert (caught.value.message, caught.value.nearest) == (message, nearest)
 
 
 def test_a_tool_is_quoted_without_addresses() -> None:
-    """A refusal is the same in each run, and keeps the tool's whole text for its detail."""
+    """A refusal is reproducible; its detail has the tool's whole text."""
     text = "rewriter <function rewrite_gemm at 0x7f91e72da2a0>:\n exception list index out of range"
     error = ConversionRequest(Path("a.tflite"), "tflite", Path("a.onnx")).refusal(
         "tf2onnx", text
@@ -112,8 +115,8 @@ def test_a_tool_is_quoted_without_addresses() -> None:
     assert error.detail == text
 
 
-def test_operators_that_tools_of_tensorflow_miss() -> None:
-    """Each tool says it in its own words, TensorFlow.js in two ways."""
+def test_missing_operators_are_recognised_in_each_tools_message() -> None:
+    """TensorFlow.js has two forms."""
     missing = "Unsupported Ops in the model before optimization\nErfc, Betainc"
     assert missing_operators(ValueError(missing)) == ["Erfc, Betainc"]
     assert missing_operators(ValueError("Unsupported Ops: Erfc")) == ["Erfc"]
@@ -121,7 +124,7 @@ def test_operators_that_tools_of_tensorflow_miss() -> None:
 
 
 def test_names_of_kinds() -> None:
-    """All stands for none in particular; a mistyped one is told what it may mean."""
+    """``all`` names no kind in particular; a mistyped one gets a suggestion."""
     assert check_kinds("all") == [] and check_kinds("onnx, tflite,onnx") == [
         "onnx",
         "tflite",
@@ -134,8 +137,8 @@ def test_names_of_kinds() -> None:
         check_kinds(",")
 
 
-def test_the_registry_is_sound() -> None:
-    """Each converter reads formats and makes kinds that there are, by modes that there are, in a known environment."""
+def test_the_registry_is_consistent() -> None:
+    """Each converter's formats, kinds, modes and environment exist."""
     for converter in converters():
         assert all(format_named(source) is not None for source in converter.sources), (
             converter.name
@@ -155,7 +158,7 @@ def test_the_registry_is_sound() -> None:
 
 
 def test_every_package_of_an_environment_is_pinned() -> None:
-    """What was tested together is installed together."""
+    """Tested versions are installed together."""
     for environment in ENVIRONMENTS.values():
         assert all("==" in requirement for requirement in environment.requirements), (
             environment.name
@@ -163,8 +166,7 @@ def test_every_package_of_an_environment_is_pinned() -> None:
         assert environment.disk > 0 and environment.minutes > 0
 
 
-def test_a_request_as_json() -> None:
-    """It comes back as it was."""
+def test_a_request_survives_json() -> None:
     request = ConversionRequest(
         Path("/m/model.py"),
         "torch",
@@ -187,8 +189,8 @@ def no_progress(title: str, share: float) -> None:
     """Show nothing."""
 
 
-def test_no_room_for_an_environment(tmp_path: Path) -> None:
-    """It is refused before anything is fetched, with what it takes and what is free."""
+def test_an_environment_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """The message names the needed and the free space, before any download."""
     huge = Environment("huge", "everything", ("nothing==1.0",), 10**18, 4)
     with pytest.raises(
         ConversionError,
@@ -202,16 +204,16 @@ def no_progress_note(text: str) -> None:
     """Say nothing."""
 
 
-def test_no_network_for_an_environment(
+def test_a_missing_network_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sentence says so, after the one on size and time; nothing of it is left, nor of what was left before."""
+    """The message follows the one on size and time, and all leftovers are removed."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv(
         "PIP_INDEX_URL", "http://127.0.0.1:9/simple"
-    )  # discard: nobody listens there
+    )  # discard: nothing listens there
     (tmp_path / "small" / "lib").mkdir(parents=True)
     (tmp_path / "small" / "lib" / "half").write_text("made")
     notes: list[str] = []
@@ -230,10 +232,10 @@ def test_no_network_for_an_environment(
     assert "Connection refused" in caught.value.detail
 
 
-def test_a_python_that_does_not_run_is_passed_over(
+def test_a_broken_python_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyenv leaves a program for each version, which only runs for those that are switched on."""
+    """pyenv leaves a program per version, which only runs for enabled ones."""
     programs = {
         "python3.13": "exit 127",
         "python3.12": f'exec "{sys.executable}" "$@"',
@@ -247,8 +249,8 @@ def test_a_python_that_does_not_run_is_passed_over(
     assert find_python((3, 11)) is None
 
 
-def test_no_room_while_an_environment_is_made(tmp_path: Path) -> None:
-    """The sentence says what it takes; nothing of it is left."""
+def test_a_full_disk_during_the_installation_is_reported(tmp_path: Path) -> None:
+    """The message names the needed space, and all leftovers are removed."""
     small = Environment(
         "small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4
     )
@@ -279,8 +281,10 @@ environments.ensure(environments.Environment("e", "a test", (), 1, 4), Path(sys.
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
 )
-def test_an_interrupted_environment(number: signal.Signals, tmp_path: Path) -> None:
-    """What makes it ends with the command; after signal 9, when the next one begins."""
+def test_an_interrupted_installation_is_cleaned_up(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """It ends with the command; after SIGKILL, when the next one begins."""
     python, folder, pid = (
         tmp_path / "python",
         tmp_path / "environments",
@@ -308,8 +312,8 @@ def test_an_interrupted_environment(number: signal.Signals, tmp_path: Path) -> N
         assert time.monotonic() < deadline + 60
 
 
-def test_an_environment_of_other_versions_is_made_anew(tmp_path: Path) -> None:
-    """The marker has the requirements: a release with newer ones does not take the old environment."""
+def test_an_environment_with_other_versions_is_replaced(tmp_path: Path) -> None:
+    """Its marker contains the requirements."""
     environment = Environment("e", "a test", ("a==1",), 10**6, 4)
     python = tmp_path / "e" / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -320,8 +324,10 @@ def test_an_environment_of_other_versions_is_made_anew(tmp_path: Path) -> None:
     assert python_of(Environment("e", "a test", ("a==2",), 10**6, 4), tmp_path) is None
 
 
-def test_an_environment_that_another_command_makes(tmp_path: Path) -> None:
-    """It is waited for, and the user reads what for."""
+def test_an_environment_that_another_command_installs_is_awaited(
+    tmp_path: Path,
+) -> None:
+    """The user reads the reason."""
 
     def show(title: str, share: float) -> None:
         raise KeyboardInterrupt(title)
@@ -340,10 +346,10 @@ def test_an_environment_that_another_command_makes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["e.lock"]
 
 
-def test_no_environment_on_a_phone(
+def test_a_phone_gets_no_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A phone is told to have it done elsewhere."""
+    """The message suggests another machine."""
     monkeypatch.setenv("POCKETSERVE_SIMULATION", str(tmp_path))
     with pytest.raises(
         ConversionError, match="cannot be installed on a phone: convert on a desktop"
@@ -356,13 +362,13 @@ def test_no_environment_on_a_phone(
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A models folder with the digits, without their manifest's versions that are no files of TFLite or ONNX."""
+    """Return a models folder with only the digits' TFLite and ONNX versions."""
     shutil.copytree(MODELS / "digits", tmp_path / "models" / "digits")
     return tmp_path / "models"
 
 
-def test_names_of_versions(models: Path) -> None:
-    """The kind and the quantisation, and where that is taken the source, too."""
+def test_versions_are_named_after_kind_and_quantisation(models: Path) -> None:
+    """If the name is taken, the source is added."""
     entry = scan(models)["digits"]
     assert choose_name(entry, "torch", "tflite", "fp16") == NewVersion(
         "tflite-fp16", "digits.fp16.tflite"
@@ -390,8 +396,8 @@ def test_names_of_versions(models: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["a/b", "a b", "", ".hidden", "x" * 300, "\N{HIRAGANA LETTER A}" * 100]
 )
-def test_a_name_that_cannot_be_one(name: str, models: Path) -> None:
-    """It is refused while the name is chosen, before any tool runs."""
+def test_an_impossible_name_is_refused(name: str, models: Path) -> None:
+    """It is refused before any tool runs."""
     with pytest.raises(
         ConversionError,
         match=r"^--name '.*' cannot name a version: it becomes a part of URLs",
@@ -400,7 +406,7 @@ def test_a_name_that_cannot_be_one(name: str, models: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_gets_one(models: Path, tmp_path: Path) -> None:
-    """All its versions are in it by their names, and the default stays, although the new kind would come first."""
+    """It lists all versions, and the default stays, although the new kind would win."""
     folder = models / "numbers"
     folder.mkdir()
     shutil.copyfile(MODELS / "digits" / "digits.onnx", folder / "numbers.onnx")
@@ -422,8 +428,8 @@ def test_a_folder_without_a_manifest_gets_one(models: Path, tmp_path: Path) -> N
     }
 
 
-def test_a_broken_manifest_stays_as_it_is(models: Path, tmp_path: Path) -> None:
-    """What was placed is taken back."""
+def test_a_broken_manifest_is_unchanged(models: Path, tmp_path: Path) -> None:
+    """The new file is removed."""
     entry = scan(models)["digits"]
     (models / "digits" / "model.toml").write_text("[")
     (tmp_path / "result").write_bytes(b"content")
@@ -444,8 +450,10 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_manifests_of_other_layouts(layout: str, models: Path, tmp_path: Path) -> None:
-    """Versions without a header of their own stay, as do their comments, and the new one is added."""
+def test_manifests_of_other_layouts_are_extended(
+    layout: str, models: Path, tmp_path: Path
+) -> None:
+    """Inline versions and their comments are kept."""
     path = models / "digits" / "model.toml"
     path.write_text(LAYOUTS[layout] + "[image]\nmean = [0.0]\n")
     (tmp_path / "result").write_bytes(b"content")
@@ -465,10 +473,10 @@ def test_manifests_of_other_layouts(layout: str, models: Path, tmp_path: Path) -
     assert versions["new"].provenance == provenance and "# small" in path.read_text()
 
 
-def test_what_the_owner_wrote_into_a_version_stays(
-    models: Path, tmp_path: Path
-) -> None:
-    """Converting again changes the provenance alone; a hash of the file before would refuse the new one."""
+def test_the_owners_keys_of_a_version_are_kept(models: Path, tmp_path: Path) -> None:
+    """Converting again only changes the provenance; an old hash would refuse the new
+    file.
+    """
     path = models / "digits" / "model.toml"
     (tmp_path / "result").write_bytes(b"content")
     publish(
@@ -496,10 +504,10 @@ def test_what_the_owner_wrote_into_a_version_stays(
     [KeyboardInterrupt(), ModelLoadError("damaged"), OSError(28, "full")],
     ids=repr,
 )
-def test_a_bare_file_is_not_hidden_by_half_a_folder(
+def test_a_bare_file_is_not_hidden_by_an_incomplete_folder(
     error: BaseException, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends a publication, the new folder goes."""
+    """An interrupted publication removes the new folder."""
     shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "bare.onnx")
     (tmp_path / "result").write_bytes(b"content")
 
@@ -521,8 +529,9 @@ def test_a_bare_file_is_not_hidden_by_half_a_folder(
 
 
 @pytest.mark.parametrize("model", ["digits", "bare"])
-def test_two_conversions_of_one_model(model: str, models: Path, tmp_path: Path) -> None:
-    """They publish one after the other, and each result becomes a version."""
+def test_two_concurrent_conversions_publish_both_versions(
+    model: str, models: Path, tmp_path: Path
+) -> None:
     shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "bare.onnx")
     (tmp_path / "result").write_bytes(bytes(1 << 20))
     code = """
@@ -537,14 +546,14 @@ sys.stdin.readline()
 for _ in range(8):
     publish(entry, "onnx", Path(result), NewVersion(name, name + ".onnx"), {"tools": ["t 1"]})
 """
-    names = ("a", "b", "c")
+    path_names = ("a", "b", "c")
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", code, models, model, name, tmp_path / "result"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        for name in names
+        for name in path_names
     ]
     for process in processes:
         assert process.stdout is not None
@@ -556,7 +565,7 @@ for _ in range(8):
             )
         )
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert set(names) <= set(read_manifest(models / model / "model.toml").versions)
+    assert set(path_names) <= set(read_manifest(models / model / "model.toml").versions)
     assert not list((models / model).glob(".*"))
 
 
@@ -614,8 +623,8 @@ print(step)
 @pytest.mark.parametrize(
     "case", ["new", "replaces", "a folder replaces", "bare", "unlisted"]
 )
-def test_a_publication_that_is_killed_at_any_step(case: str, tmp_path: Path) -> None:
-    """The next one finds the version whole, or not at all, and nothing beside it."""
+def test_a_publication_may_be_killed_at_any_step(case: str, tmp_path: Path) -> None:
+    """The next one finds the version complete or absent, without leftovers."""
     model, result, models = (
         "bare" if case == "bare" else "digits",
         tmp_path / "result",
@@ -658,11 +667,12 @@ def test_a_publication_that_is_killed_at_any_step(case: str, tmp_path: Path) -> 
         words, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 10  # steps were there to be killed at
+    assert int(done.stdout) > 10  # the publication had steps to be killed at
 
 
-def test_a_result_that_is_a_folder(models: Path, tmp_path: Path) -> None:
-    """It is published whole, and replaces an older one whole."""
+def test_a_folder_is_published_and_replaced_as_a_whole(
+    models: Path, tmp_path: Path
+) -> None:
     entry = scan(models)["digits"]
     for content in ("one", "two"):
         result = tmp_path / content
@@ -678,12 +688,12 @@ def test_a_result_that_is_a_folder(models: Path, tmp_path: Path) -> None:
 
 
 def scores(*best: int) -> dict[str, np.ndarray]:
-    """Scores of four classes for each sample, of which one is the best."""
+    """Return each sample's scores of four classes, one of which is best."""
     return {"scores": np.eye(4, dtype=np.float32)[list(best)][:, None] + 0.1}
 
 
-def test_the_comparison_of_a_classifier() -> None:
-    """Quantised, the best class counts; else the numbers count as well."""
+def test_classifiers_are_compared_by_class_and_numbers() -> None:
+    """Quantised ones are compared by the best class only."""
     same = compare_outputs(
         scores(0, 1, 2, 3), scores(0, 1, 2, 3), "image-classification", 4, random=False
     )
@@ -709,7 +719,8 @@ def test_the_comparison_of_a_classifier() -> None:
     chance = compare_outputs(
         scores(0, 1, 2, 3), scores(0, 1, 2, 2), "image-classification", 4, random=False
     )
-    check_agreement(chance, "int8")  # of four, one may differ where nine of ten agree
+    # where nine of ten must agree, one of four may differ
+    check_agreement(chance, "int8")
     [doubt] = doubts(chance, "int8")
     assert doubt.startswith(
         "only 75% of 4 samples have the same best class, which may be chance or a loss"
@@ -733,8 +744,8 @@ def test_the_comparison_of_a_classifier() -> None:
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])
-def test_the_comparison_of_a_detector(quantize: str) -> None:
-    """Scores that are all 0 do not hide behind boxes of hundreds of pixels in the same tensor."""
+def test_each_output_of_a_detector_is_compared(quantize: str) -> None:
+    """Scores of 0 don't hide behind large box coordinates in the same tensor."""
     random = np.random.default_rng(0)
     boxes, score = (
         random.uniform(0, 640, (2, 100, 4)),
@@ -753,8 +764,8 @@ def test_the_comparison_of_a_detector(quantize: str) -> None:
         )
 
 
-def test_numbers_that_are_none_and_other_shapes() -> None:
-    """A result may have no number only where the original has none; shapes and counts of outputs must fit."""
+def test_nan_and_other_shapes_are_differences() -> None:
+    """NaN is allowed only where the original has it; shapes and counts must match."""
     good, bad = {"a": np.array([1.0, np.nan])}, {"b": np.array([np.nan, 1.0])}
     assert (
         compare_outputs(
@@ -785,7 +796,7 @@ def test_numbers_that_are_none_and_other_shapes() -> None:
 
 
 def test_every_mode_has_a_bound() -> None:
-    """The more is lost, the more is accepted."""
+    """A lossier mode has a wider bound."""
     assert set(BOUNDS) == set(QUANTIZE_MODES)
     assert (
         BOUNDS["none"].error
@@ -795,8 +806,8 @@ def test_every_mode_has_a_bound() -> None:
     )
 
 
-def test_the_tables_of_the_document() -> None:
-    """They list what the code has: ``python tools/convert_tables.py`` writes them."""
+def test_the_tables_of_the_document_are_up_to_date() -> None:
+    """``python tools/convert_tables.py`` writes them."""
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "convert_tables.py", "--check"],
         check=False,

@@ -1,4 +1,4 @@
-"""PyTorch modules that exporters stumble over: each becomes a version, or a sentence that names the operator."""
+"""Convert PyTorch modules that are hard to export, or name the operator."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def build(width):
 """
 
 
-def made(tmp_path: Path, body: str, shape: str = "[-1, 3]") -> Path:
-    """Write an unconverted model with this ``forward`` and let its code run; return the models folder."""
+def write_model(tmp_path: Path, body: str, shape: str = "[-1, 3]") -> Path:
+    """Write an unconverted model with this ``forward``, and trust its code."""
     folder = tmp_path / "models" / "odd"
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(
@@ -62,7 +62,7 @@ def made(tmp_path: Path, body: str, shape: str = "[-1, 3]") -> Path:
 
 
 def convert(tmp_path: Path, models: Path, kind: str, *names: str) -> Conversion:
-    """Convert the model to a kind, by these converters alone if some are named."""
+    """Convert the model to a kind, optionally by these converters only."""
     settings = ConversionSettings(
         models, tmp_path / "state", limits=ProcessLimits(300.0)
     )
@@ -77,27 +77,29 @@ def convert(tmp_path: Path, models: Path, kind: str, *names: str) -> Conversion:
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "ptl", "pt2"])
-def test_nested_results(kind: str, tmp_path: Path) -> None:
-    """Names lead to the tensors, as the server shows them; what is no tensor is left out."""
-    models = made(
+def test_nested_results_get_the_servers_names(kind: str, tmp_path: Path) -> None:
+    """Results that are not tensors are omitted."""
+    models = write_model(
         tmp_path, "y = self.inner(x)\nreturn {'boxes': y, 'more': (y + 1, None)}"
     )
     conversion = convert(tmp_path, models, kind)
     assert conversion.agreement is not None and conversion.agreement.error < 1e-6
     assert not any(
         "one row" in note for note in conversion.notes
-    )  # the module takes any number of them
+    )  # the module accepts any number of them
 
 
-def test_a_branch_that_depends_on_values(tmp_path: Path) -> None:
-    """A trace would keep one of its sides: it is scripted, and both are there."""
-    conversion = convert(tmp_path, made(tmp_path, BRANCH), "torchscript")
+def test_a_branch_that_depends_on_values_is_scripted(tmp_path: Path) -> None:
+    """A trace would keep only one of its sides."""
+    conversion = convert(tmp_path, write_model(tmp_path, BRANCH), "torchscript")
     assert conversion.agreement is not None and conversion.agreement.error < 1e-6
 
 
-def test_values_that_decide_where_the_tool_cannot(tmp_path: Path) -> None:
-    """The sentence names the way out. By way of a script it can: such a way is found where the first one fails."""
-    models = made(tmp_path, BRANCH)
+def test_values_that_decide_are_refused_or_scripted(tmp_path: Path) -> None:
+    """The message names the way out; a path with a script is used after the first
+    fails.
+    """
+    models = write_model(tmp_path, BRANCH)
     with pytest.raises(
         ConversionError, match=r"an exported program .* do not depend on values"
     ) as caught:
@@ -129,39 +131,43 @@ KEPT = "kept = self.inner(x)[x > 0]\nreturn kept.sum() if len(kept) > 1 else kep
     ],
     ids=["an operator without a counterpart", "sizes that depend on values"],
 )
-def test_what_exporters_refuse(
+def test_operators_that_exporters_refuse_are_named(
     body: str, kind: str, tool: str, sentence: str, nearest: str, tmp_path: Path
 ) -> None:
-    """The sentence names the operator, and the kind that works."""
+    """The message suggests a kind that works."""
     with pytest.raises(ConversionError, match=sentence) as caught:
-        convert(tmp_path, made(tmp_path, body), kind, tool)
+        convert(tmp_path, write_model(tmp_path, body), kind, tool)
     assert caught.value.nearest == nearest and caught.value.detail
 
 
-def test_a_model_of_one_row(tmp_path: Path) -> None:
-    """Its sizes are fixed, as they are declared; there is nothing to note."""
-    models = made(tmp_path, "return self.inner(x.reshape(1, -1)[:, :3])", "[1, 3]")
+def test_a_model_of_one_row_keeps_its_sizes(tmp_path: Path) -> None:
+    """They are as declared, so there is no note."""
+    models = write_model(
+        tmp_path, "return self.inner(x.reshape(1, -1)[:, :3])", "[1, 3]"
+    )
     assert convert(tmp_path, models, "pt2").notes == ()
 
 
-def test_a_program_whose_rows_cannot_stay_open(tmp_path: Path) -> None:
-    """ExecuTorch's lowering fixes the rows of what is split: the program takes one at a time, and the note says so."""
-    models = made(tmp_path, "return torch.cat(self.inner(x).split([1, 2], 1)[::-1], 1)")
+def test_a_program_whose_rows_cannot_stay_open_has_a_note(tmp_path: Path) -> None:
+    """ExecuTorch fixes the rows of split tensors, so the program takes one at a time."""
+    models = write_model(
+        tmp_path, "return torch.cat(self.inner(x).split([1, 2], 1)[::-1], 1)"
+    )
     conversion = convert(tmp_path, models, "executorch")
     assert conversion.agreement is not None and conversion.agreement.error < 1e-6
     assert any("one row" in note for note in conversion.notes)
 
 
-def test_code_that_nobody_trusts(tmp_path: Path) -> None:
-    """It is not run, and the sentence says how to allow it."""
-    models = made(tmp_path, "return self.inner(x)")
+def test_untrusted_code_is_not_run(tmp_path: Path) -> None:
+    """The message says how to allow it."""
+    models = write_model(tmp_path, "return self.inner(x)")
     (models / "odd" / "model.py").write_text("raise SystemExit\n")
     with pytest.raises(ConversionError, match="pocketserve trust"):
         convert(tmp_path, models, "torchscript")
 
 
 def test_mobile_from_torchscript_and_back(tmp_path: Path) -> None:
-    """An embedded model's archives, without any code of Python's."""
+    """The embedded model's archives need no Python code."""
     import shutil
 
     shutil.copytree(MODELS / "petals", tmp_path / "models" / "petals")
@@ -188,8 +194,8 @@ def test_mobile_from_torchscript_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_torchscript_of_unknown_ranks(tmp_path: Path) -> None:
-    """The exporter that traces cannot turn such a tensor round; the one for exported programs can."""
+def test_torchscript_of_unknown_ranks_is_converted(tmp_path: Path) -> None:
+    """The tracing exporter can't transpose such a tensor, the newer one can."""
     import torch
 
     class Turned(torch.nn.Module):
@@ -207,8 +213,8 @@ def test_torchscript_of_unknown_ranks(tmp_path: Path) -> None:
     assert any("one row" in note for note in conversion.notes)
 
 
-def test_what_the_tracing_exporter_refuses() -> None:
-    """The sentence names what it cannot do, not the operator that made the value."""
+def test_operations_that_the_tracing_exporter_refuses_are_named() -> None:
+    """The message names the operation, not the operator that made the value."""
     from pocketserve_lab.convert.tools.pytorch import _sentence
 
     text = "Unsupported: ONNX export of transpose for tensor of unknown rank.  [The node has kind 'onnx::Reshape'.]"

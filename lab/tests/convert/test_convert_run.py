@@ -1,4 +1,4 @@
-"""Whole conversions with a small converter, and with one that fails in every way: nothing is ever left behind."""
+"""Run conversions with a small and a faulty converter: nothing is left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WAIT_S = 120.0
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A models folder with a copy of two embedded models, one of them a bare file; tests' modules can be imported."""
+    """Return a models folder with a model folder and a bare file."""
     monkeypatch.syspath_prepend(str(ROOT / "lab" / "tests"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     models = tmp_path / "models"
@@ -70,7 +70,7 @@ Convert = Callable[..., Conversion]
 
 @pytest.fixture
 def convert(folder: Path, tmp_path: Path) -> Iterator[Convert]:
-    """Convert a model by the faulty converter; at the end its work folder has to be gone."""
+    """Convert by the faulty converter; check that its work folder is removed."""
 
     def run(
         fault: str = "",
@@ -101,7 +101,7 @@ def convert(folder: Path, tmp_path: Path) -> Iterator[Convert]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What lies in a folder, by path."""
+    """Return a folder's files by path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -110,7 +110,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_result_becomes_a_version(convert: Convert, folder: Path) -> None:
-    """Its file lies beside the original, the manifest names it with where it comes from, and keeps its comments."""
+    """The manifest records its provenance and keeps its comments."""
     conversion = convert(quantize="fp16")
     assert (conversion.version, conversion.path) == (
         "tflite-fp16",
@@ -137,7 +137,7 @@ def test_a_result_becomes_a_version(convert: Convert, folder: Path) -> None:
 
 
 def test_a_second_conversion_replaces_the_first(convert: Convert, folder: Path) -> None:
-    """It has the same name and file; a version that nobody converted is never replaced."""
+    """Versions that weren't converted are never replaced."""
     first = convert(quantize="fp16")
     names = set(contents(folder))
     assert convert(quantize="fp16").path == first.path
@@ -147,7 +147,7 @@ def test_a_second_conversion_replaces_the_first(convert: Convert, folder: Path) 
 
 
 def test_a_bare_file_gets_a_folder(convert: Convert, folder: Path) -> None:
-    """The original is a version there, too, and stays the default; the bare file stays."""
+    """The original becomes its default version; the bare file stays."""
     conversion = convert(model="bare", quantize="dynamic")
     assert conversion.path == folder / "bare" / "bare.dynamic.tflite"
     entry = scan(folder)["bare"]
@@ -158,8 +158,8 @@ def test_a_bare_file_gets_a_folder(convert: Convert, folder: Path) -> None:
     assert (folder / "bare.tflite").exists()
 
 
-def test_a_version_that_nothing_here_can_run_is_converted_last(tmp_path: Path) -> None:
-    """Its answers are needed: a SavedModel is left, though nearer to the training, where TensorFlow is missing."""
+def test_a_version_that_cannot_run_here_is_the_last_source(tmp_path: Path) -> None:
+    """Its answers are needed, so a SavedModel is avoided without TensorFlow."""
     shutil.copytree(MODELS / "petals", tmp_path / "petals")
     settings = ConversionSettings(tmp_path, tmp_path / "state")
     savedmodel = format_named("savedmodel")
@@ -182,8 +182,10 @@ def test_a_version_that_nothing_here_can_run_is_converted_last(tmp_path: Path) -
             converter.close()
 
 
-def test_a_way_that_cannot_run_the_original_comes_last(tmp_path: Path) -> None:
-    """OpenVINO reads a SavedModel, but its environment cannot run one: without TensorFlow, go over ONNX."""
+def test_a_path_that_cannot_run_the_original_is_tried_last(tmp_path: Path) -> None:
+    """OpenVINO's environment can't run a SavedModel, so ONNX is used without
+    TensorFlow.
+    """
     shutil.copytree(MODELS / "petals", tmp_path / "petals")
     savedmodel = format_named("savedmodel")
     assert savedmodel is not None
@@ -204,10 +206,10 @@ def test_a_way_that_cannot_run_the_original_comes_last(tmp_path: Path) -> None:
     assert lengths == ([1, 2] if missing_framework(savedmodel) is None else [2, 1])
 
 
-def test_a_way_that_the_disk_has_no_room_for_comes_last(
+def test_a_path_that_does_not_fit_on_the_disk_is_tried_last(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two environments that fit alone and not together are refused before the first is fetched."""
+    """Two environments that only fit alone are refused before the first download."""
     monkeypatch.setenv("POCKETSERVE_CONVERTERS", str(tmp_path / "none" / "yet"))
     free = shutil.disk_usage(tmp_path).free
     half = {
@@ -245,10 +247,10 @@ def test_a_way_that_the_disk_has_no_room_for_comes_last(
 @pytest.mark.parametrize(
     "name", ["petals.int8.tflite", "petals_fp16.tflite", "petals-quantized.tflite"]
 )
-def test_a_quantized_version_is_converted_last(
+def test_a_quantized_version_is_the_last_source(
     name: str, convert: Convert, folder: Path
 ) -> None:
-    """Also where it is the default: of its weights none are left in float32."""
+    """Even a default version is avoided if it has no float32 weights left."""
     path = folder / "petals" / "model.toml"
     shutil.copyfile(folder / "petals" / "petals.tflite", folder / "petals" / name)
     text = path.read_text().replace(
@@ -284,7 +286,7 @@ FAULTS = {
 def test_a_faulty_converter_changes_nothing(
     fault: str, convert: Convert, folder: Path
 ) -> None:
-    """Each fault is one sentence, and the models folder is as it was."""
+    """Each fault is reported in one sentence."""
     before = contents(folder)
     with pytest.raises(ConversionError, match=FAULTS[fault]) as caught:
         convert(fault, quantize="fp16")
@@ -312,18 +314,18 @@ CHAIN = (
         ),
     ],
 )
-def test_a_second_step_is_refused(
+def test_a_refusal_of_the_second_step_names_the_users_file(
     fault: str, sentence: str, convert: Convert, folder: Path
 ) -> None:
-    """The sentence names the user's file, not the one between the steps, which nobody ever sees."""
+    """The intermediate file is invisible to the user."""
     before = contents(folder)
     with pytest.raises(ConversionError) as caught:
         convert(fault, quantize="fp16", kind="onnx", tools=CHAIN)
     assert caught.value.message == sentence and contents(folder) == before
 
 
-def test_a_file_between_two_steps_is_made_once(folder: Path, tmp_path: Path) -> None:
-    """The next kind or mode takes it again: making it may cost minutes."""
+def test_an_intermediate_file_is_made_once(folder: Path, tmp_path: Path) -> None:
+    """Later kinds and modes reuse it, because making it may take minutes."""
     second = replace(CHAIN[1], kind="openvino", quantize=("fp16", "dynamic"))
     options = {"fault": "count", "runs": str(tmp_path / "runs")}
     settings = ConversionSettings(folder, tmp_path / "state", options=options)
@@ -351,10 +353,10 @@ def test_a_file_between_two_steps_is_made_once(folder: Path, tmp_path: Path) -> 
     ("model", "version"),
     [("petals", "tflite"), ("diabetes", "tflite"), ("digits", "tflite-int8")],
 )
-def test_what_would_not_become_smaller(
+def test_a_result_that_is_not_smaller_is_refused(
     model: str, version: str, quantize: str, convert: Convert, folder: Path
 ) -> None:
-    """Three weights, ten, or those that are small already: the result is no version, whichever tool wrote it."""
+    """Such models have few or small weights, whichever tool is used."""
     shutil.copytree(MODELS / model, folder / model, dirs_exist_ok=True)
     before, words = (
         contents(folder),
@@ -372,8 +374,8 @@ def test_what_would_not_become_smaller(
     assert contents(folder) == before
 
 
-def test_garbage_that_loads_is_refused(convert: Convert, folder: Path) -> None:
-    """A file that runs and answers otherwise is no version: here its weights are zeros."""
+def test_a_result_with_wrong_answers_is_refused(convert: Convert, folder: Path) -> None:
+    """Its weights are zeros."""
     weights = petals_weights()
     before = contents(folder)
     with pytest.raises(
@@ -389,7 +391,7 @@ def test_garbage_that_loads_is_refused(convert: Convert, folder: Path) -> None:
 
 
 def petals_weights() -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The three weights of the regression, as its safetensors file has them."""
+    """Return the regression's three weights from its safetensors file."""
     raw = (MODELS / "petals/weights.safetensors").read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
@@ -421,8 +423,8 @@ def job_of(fault: str, folder: Path) -> Job:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_converter_that_hangs_is_ended(tmp_path: Path) -> None:
-    """The sentence names the option that gives it more time."""
+def test_a_hung_converter_is_killed(tmp_path: Path) -> None:
+    """The message names the option for a longer timeout."""
     with pytest.raises(
         ConversionError,
         match=r"^faulty did not finish within 1 s; --timeout gives it more$",
@@ -430,10 +432,10 @@ def test_a_converter_that_hangs_is_ended(tmp_path: Path) -> None:
         run_job(job_of("hang", tmp_path), ProcessLimits(1.0))
 
 
-def test_a_signal_while_a_process_starts(
+def test_a_signal_while_a_process_starts_is_delayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is put off until the process is known, which then ends with the command."""
+    """Once started, the process ends with the command."""
     begun: list[subprocess.Popen[bytes]] = []
 
     class Signalled(subprocess.Popen):  # type: ignore[type-arg]  # at run time it has no arguments
@@ -453,12 +455,12 @@ def test_a_signal_while_a_process_starts(
 
 
 class Enough(Exception):
-    """The test has seen what it waited for."""
+    """The test has seen the expected event."""
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_log_stays_small(tmp_path: Path) -> None:
-    """Its end is kept, with the tool's last words."""
+    """Its end is kept, with the tool's last output."""
     log = tmp_path / "log.txt"
 
     def look() -> None:
@@ -472,8 +474,8 @@ def test_a_log_stays_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_a_tool_has_started_ends_with_it(tmp_path: Path) -> None:
-    """Also in a session of its own, and where the child that started it has ended."""
+def test_descendants_of_a_tool_are_killed(tmp_path: Path) -> None:
+    """This includes orphans in sessions of their own."""
     output = tmp_path / "out"
 
     def look() -> None:
@@ -488,8 +490,8 @@ def test_what_a_tool_has_started_ends_with_it(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
 
 
-def test_a_model_too_large_for_the_memory(convert: Convert) -> None:
-    """The process is ended before the system is out of memory."""
+def test_a_tool_that_uses_too_much_memory_is_killed(convert: Convert) -> None:
+    """This happens before the system runs out of memory."""
     with pytest.raises(
         ConversionError,
         match=r"^the model is too large for faulty here: it took more than 315 MB",
@@ -498,8 +500,8 @@ def test_a_model_too_large_for_the_memory(convert: Convert) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_memory_of_children_counts(tmp_path: Path) -> None:
-    """Also of those in sessions of their own, whose parent has ended."""
+def test_the_memory_of_descendants_counts(tmp_path: Path) -> None:
+    """This includes orphans in sessions of their own."""
     with pytest.raises(
         ConversionError,
         match=r"^the model is too large for faulty here: it took more than 315 MB",
@@ -508,7 +510,7 @@ def test_the_memory_of_children_counts(tmp_path: Path) -> None:
 
 
 def test_int8_needs_samples(convert: Convert) -> None:
-    """It is refused before anything runs, with the mode that needs none."""
+    """It is refused before a tool runs, with the mode that needs none."""
     with pytest.raises(
         ConversionError,
         match="measures the ranges of numbers on samples, and there are none",
@@ -523,11 +525,11 @@ def test_int8_needs_samples(convert: Convert) -> None:
     ):
         convert(
             model="bare", quantize="int8"
-        )  # a folder beside it would be that of all models
+        )  # a folder beside it would be shared by all models
 
 
-def test_a_version_that_has_no_way(convert: Convert, folder: Path) -> None:
-    """The sentence names another one that has."""
+def test_a_version_without_a_path_is_refused(convert: Convert, folder: Path) -> None:
+    """The message names a version that has one."""
     shutil.copytree(MODELS / "digits/tfjs", folder / "petals/tfjs")
     path = folder / "petals" / "model.toml"
     path.write_text(path.read_text() + '\n[versions.tfjs]\nfile = "tfjs"\n')
@@ -538,8 +540,10 @@ def test_a_version_that_has_no_way(convert: Convert, folder: Path) -> None:
     assert caught.value.nearest == "--version tflite"
 
 
-def test_samples_of_the_wrong_shape(convert: Convert, tmp_path: Path) -> None:
-    """The sentence says what the model takes."""
+def test_samples_of_the_wrong_shape_are_refused(
+    convert: Convert, tmp_path: Path
+) -> None:
+    """The message names the model's shape."""
     np.save(tmp_path / "wrong.npy", np.zeros((4, 5), np.float32))
     with pytest.raises(
         ConversionError, match=r"no sample can be used: wrong\.npy: .*\b3\b"
@@ -555,10 +559,10 @@ def test_samples_of_the_wrong_shape(convert: Convert, tmp_path: Path) -> None:
         convert(quantize="int8", samples=tmp_path / "gone")
 
 
-def test_only_samples_that_fit_are_used(
+def test_unusable_samples_are_skipped(
     convert: Convert, folder: Path, tmp_path: Path
 ) -> None:
-    """A large file, and archives that claim gigabytes, are left out; the hash is of the others."""
+    """Large files and archives that claim gigabytes aren't in the hash either."""
     samples = tmp_path / "samples"
     samples.mkdir()
     rows = np.array([[5.1, 3.5, 1.4], [6.0, 2.9, 4.5]], np.float32)
@@ -569,14 +573,14 @@ def test_only_samples_that_fit_are_used(
     bomb = bytearray((samples / "bomb.npz").read_bytes())
     struct.pack_into(
         "<I", bomb, bomb.index(b"PK\1\2") + 24, 2_000_000_000
-    )  # what it claims to unpack to
+    )  # its claimed unpacked size
     (samples / "bomb.npz").write_bytes(bomb)
     header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 3)}
     with (
         zipfile.ZipFile(samples / "claims.npz", "w") as archive,
         archive.open("features.npy", "w") as member,
     ):
-        np.lib.format.write_array_header_1_0(member, header)  # and no number behind it
+        np.lib.format.write_array_header_1_0(member, header)  # no number follows it
     notes: list[str] = []
     convert(quantize="int8", samples=samples, notes=notes)
     assert notes == [
@@ -597,7 +601,7 @@ def test_only_samples_that_fit_are_used(
 def test_samples_calibrate_and_are_recorded(
     convert: Convert, folder: Path, tmp_path: Path
 ) -> None:
-    """Rows of a table go through the model's own task; their number and hash are in the manifest."""
+    """Rows go through the model's task; the manifest has their number and hash."""
     table = tmp_path / "rows.csv"
     table.write_text(
         "sepal_length,sepal_width,petal_length\n5.1,3.5,1.4\n6.0,2.9,4.5\n7.1,3.0,5.9\n"
@@ -614,10 +618,10 @@ def test_samples_calibrate_and_are_recorded(
     assert provenance["samples"] == 3 and len(provenance["samples_sha256"]) == 64
 
 
-def test_labelled_data_of_a_comparison_are_samples_as_well(
+def test_labelled_data_of_a_comparison_are_samples(
     convert: Convert, folder: Path, tmp_path: Path
 ) -> None:
-    """The column of the truth is no feature, nor a list of labels a sample; one reader serves both commands."""
+    """The truth's column and lists of labels are excluded."""
     (tmp_path / "rows.csv").write_text(
         "sepal_length,sepal_width,petal_length,value\n5.1,3.5,1.4,0.2\n6,2.9,4.5,1.5\n"
     )
@@ -634,8 +638,8 @@ def test_labelled_data_of_a_comparison_are_samples_as_well(
         convert(quantize="int8", samples=empty)
 
 
-def test_a_folder_that_may_not_be_written(tmp_path: Path, folder: Path) -> None:
-    """It is told before anything runs. Root, who may write anywhere, becomes somebody else for it."""
+def test_a_read_only_folder_is_refused_first(tmp_path: Path, folder: Path) -> None:
+    """Root, which may write anywhere, becomes another user for it."""
     titles: list[str] = []
     with tempfile.TemporaryDirectory() as made:
         models = Path(made) / "models"
@@ -660,7 +664,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, folder: Path) -> None:
 
 @contextmanager
 def full_disk(free: int) -> Iterator[None]:
-    """Have no file of this process, nor of those that it starts, become larger: such a write fails as a full disk's."""
+    """Limit file sizes of this process and its children, like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
     try:
@@ -670,10 +674,10 @@ def full_disk(free: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("model", ["petals", "bare"])
-def test_no_room_for_the_new_version(
+def test_a_full_models_folder_is_unchanged(
     model: str, convert: Convert, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result is good, and the models folder full: all is as it was."""
+    """The result was good."""
     before = contents(folder)
 
     def publish_on_a_full_disk(*arguments: Any, **options: Any) -> Path:
@@ -693,8 +697,10 @@ def test_no_room_for_the_new_version(
 
 
 @pytest.mark.parametrize("free", [0, 100, 1 << 10])
-def test_no_room_for_the_work(free: int, convert: Convert, folder: Path) -> None:
-    """The state folder is full: not even the request of a process, or not the samples, or not the result fits in."""
+def test_a_full_state_folder_is_reported(
+    free: int, convert: Convert, folder: Path
+) -> None:
+    """There is no room for the request, the samples or the result."""
     before = contents(folder)
     with (
         full_disk(free),
@@ -721,7 +727,7 @@ sys.exit(main([*words, *sys.argv[1:]]))
 def command(
     folder: Path, fault: str, *options: str, **variables: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run ``pocketserve convert`` with the faulty converter alone."""
+    """Run ``pocketserve convert`` with the faulty converter only."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -743,7 +749,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
+    """Wait for another process."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline
@@ -754,10 +760,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL],
     ids=lambda n: n.name,
 )
-def test_an_interrupted_run(
+def test_an_interrupted_run_leaves_nothing(
     number: signal.Signals, folder: Path, tmp_path: Path, convert: Convert
 ) -> None:
-    """The tool and its children end with the command; after signal 9, at the latest when the next one begins."""
+    """Tool and children end with the command; after SIGKILL, when the next one begins."""
     before, state, pids = contents(folder), tmp_path / "state", tmp_path / "pids"
     with command(folder, "children hang", PIDS=str(pids)) as process:
         wait_until(lambda: pids.exists() and pids.read_text().endswith("."))
@@ -770,22 +776,22 @@ def test_an_interrupted_run(
     if number != signal.SIGKILL:
         wait_until(
             lambda: not any(map(is_alive, children))
-        )  # they were killed: only the system may be late
+        )  # they were killed: the system may take a moment
         assert not list(state.glob("convert-*"))
     convert(quantize="fp16")
     wait_until(lambda: not any(map(is_alive, children)))
 
 
-def test_the_tools_own_words(folder: Path) -> None:
-    """They stand behind --debug alone; the sentence names the layer, and what to try."""
-    assert command_words(folder, "refusal") == (
+def test_the_tools_own_output_needs_debug(folder: Path) -> None:
+    """The message names the layer, and a remedy."""
+    assert failure_message(folder, "refusal") == (
         "pocketserve: the operator odd::op of layer conv1 is unknown; try --to onnx\n"
     )
-    assert "a trace" in command_words(folder, "refusal", "--debug")
+    assert "a trace" in failure_message(folder, "refusal", "--debug")
 
 
-def command_words(folder: Path, fault: str, *options: str) -> str:
-    """Return what a command that fails says, but for its progress."""
+def failure_message(folder: Path, fault: str, *options: str) -> str:
+    """Return a failing command's output without its progress."""
     before = contents(folder)
     with command(folder, fault, *options) as process:
         _, words = process.communicate(timeout=WAIT_S)
@@ -795,8 +801,10 @@ def command_words(folder: Path, fault: str, *options: str) -> str:
     )
 
 
-def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real converter: half floats of the digits, in JSON; then a refusal, which names what to try."""
+def test_the_command_converts_and_refuses(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digits become half floats, with JSON output; the refusal names a remedy."""
     shutil.copytree(MODELS / "digits", folder / "digits")
     words = [
         "convert",
@@ -834,7 +842,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_arrays_of_texts_need_no_pickle(tmp_path: Path) -> None:
-    """Texts among samples are stored with a fixed length and come back as they were."""
+    """Texts among samples are stored with a fixed length."""
     from pocketserve_lab.convert.sample_run import save_arrays
 
     words = np.array([[b"a"], [b"word"]], dtype=object)
@@ -847,10 +855,10 @@ def test_arrays_of_texts_need_no_pickle(tmp_path: Path) -> None:
     ]
 
 
-def test_a_kind_that_could_not_be_run(
+def test_a_kind_that_cannot_run_here_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Node's packages come with no environment: the sentence comes before gigabytes are fetched."""
+    """No environment has Node's packages: the message precedes gigabytes of downloads."""
     monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", str(tmp_path / "none"))
     monkeypatch.setenv("POCKETSERVE_CONVERTERS", str(tmp_path / "converters"))
     shutil.copytree(MODELS / "digits", folder / "digits")

@@ -1,4 +1,6 @@
-"""What conversions cost in accuracy, on data that they have not seen; and public models: ``make test-convert``."""
+"""Measure the accuracy of real conversions, and convert public models (``make
+test-convert``).
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ from pocketserve_lab.convert.run import Conversion, ConversionSettings, ModelCon
 pytestmark = pytest.mark.convert
 
 MAX_LOSS = 0.005
-"""Of the accuracy on the digits."""
+"""The allowed loss of accuracy on the digits."""
 
 
 @pytest.fixture(autouse=True)
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environments lie in the project's folder, unless the variable names another place."""
+    """Return the environments' folder: the project's, or the variable's."""
     monkeypatch.setenv(
         FOLDER_VARIABLE, os.environ.get(FOLDER_VARIABLE) or str(ROOT / ".converters")
     )
@@ -38,7 +40,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def converted(models: Path, model: str, kind: str, **settings: object) -> Conversion:
-    """The new version of a model in a folder of models."""
+    """Return the new version of a model."""
     chosen = ConversionSettings(
         models, models.parent / "state", limits=ProcessLimits(1800.0), **settings
     )
@@ -52,7 +54,7 @@ def converted(models: Path, model: str, kind: str, **settings: object) -> Conver
 
 
 def digits() -> tuple[Array, Array, Array, Array]:
-    """Pictures and labels to calibrate with, and others to measure with."""
+    """Return pictures and labels to calibrate with, and others to measure with."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -65,7 +67,7 @@ def digits() -> tuple[Array, Array, Array, Array]:
 
 
 def accuracy(path: Path, kind: str, images: Array, labels: Array) -> float:
-    """The share of pictures that a file's session reads rightly, one at a time."""
+    """Return a file's share of right answers, one picture at a time."""
     format = format_named(kind)
     assert format is not None
     session = runtime_for(format).open(ModelSource(path))
@@ -89,7 +91,7 @@ def accuracy(path: Path, kind: str, images: Array, labels: Array) -> float:
         ("onnx", "onnx", "fp16", 0.55),
     ],
 )
-def test_the_digits_stay_as_accurate(
+def test_the_digits_keep_their_accuracy(
     tmp_path: Path, source: str, kind: str, quantize: str, share: float
 ):
     seen, _, unseen, labels = digits()
@@ -117,7 +119,7 @@ TEN_WEIGHTS = [
 
 @pytest.mark.parametrize(("source", "quantize"), TEN_WEIGHTS)
 def test_ten_weights_do_not_become_smaller(tmp_path: Path, source: str, quantize: str):
-    """What describes the rounding takes more than what it saves; the result is held against the same file in float."""
+    """Quantisation data takes more than it saves, compared with the float file."""
     from sklearn.datasets import load_diabetes
 
     shutil.copytree(MODELS / "diabetes", tmp_path / "models" / "diabetes")
@@ -188,7 +190,7 @@ def test_public_models(
 def test_public_onnx_files_of_old_releases(
     tmp_path: Path, assets: Path, name: str, key: str, shape: tuple[int, ...]
 ):
-    """Their operators know no scale for each channel: newer ones are written, and ONNX Runtime runs the result."""
+    """Their operators lack per-channel scales, so newer ones are written."""
     (tmp_path / "models").mkdir()
     shutil.copyfile(
         assets / "models" / "onnx" / f"{name}.onnx",

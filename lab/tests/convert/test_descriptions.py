@@ -1,4 +1,4 @@
-"""What a model file says of itself goes with it: labels and preprocessing of a TFLite file, in the ONNX made of it."""
+"""Carry labels and preprocessing from a TFLite file to its ONNX conversion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LABELS = [f"the digit {number}" for number in range(10)]
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Stand for a tool: the same network in ONNX, with the texts that an option names, and nothing else of the file."""
+    """Imitate a tool: the same ONNX network with an option's metadata only."""
     model = onnx.load(MODELS / "digits" / "digits.onnx")
     del model.metadata_props[:]
     for name, text in request.options.items():
@@ -51,7 +51,7 @@ def node(
     numbers: dict[int, tuple[str, int]] | None = None,
     **children: FlatNode | list[FlatNode] | FlatVector,
 ):
-    """A table with these fields: ``_3=…`` is field 3."""
+    """Return a table with these fields: ``_3=…`` is field 3."""
     table = FlatNode()
     for index, (kind, value) in (numbers or {}).items():
         table.set_number(index, kind, value)
@@ -65,7 +65,7 @@ def floats(value: float) -> FlatVector:
 
 
 def description(std: float) -> bytes:
-    """Metadata of a picture's classifier, as TFLite's own library writes them."""
+    """Return a picture classifier's metadata as TFLite's library writes it."""
     options = node(_0=floats(0.0), _1=floats(std))
     content = node(numbers={0: ("B", 2)}, _1=node())  # a picture
     image = node(_3=content, _4=[node(numbers={0: ("B", 1)}, _1=options)])
@@ -79,7 +79,7 @@ def description(std: float) -> bytes:
 
 
 def described_digits(path: Path, std: float = 255.0) -> None:
-    """Write the digits as a file that says all of itself."""
+    """Write the digits as a self-describing file."""
     model = tflite_model.read_tflite_model(MODELS / "digits" / "digits.tflite")
     buffers = model.nodes(4)
     buffers.append(node(_0=FlatVector(description(std), 1, 16)))
@@ -95,7 +95,10 @@ def described_digits(path: Path, std: float = 255.0) -> None:
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A models folder with that file. Only a file of larger pictures tells the task by itself."""
+    """Return a models folder with that file.
+
+    The file alone reveals the task only if its pictures are larger.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "lab" / "tests"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     folder = tmp_path / "models" / "numbers"
@@ -140,10 +143,10 @@ def answer(
     return json.loads(capsys.readouterr().out)["predictions"]
 
 
-def test_a_file_with_labels_in_it(
+def test_labels_of_a_file_are_converted(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its ONNX is the same classifier: a picture gets the same labels, by the same preprocessing."""
+    """The ONNX file gives the same labels after the same preprocessing."""
     conversion = converted(models)
     assert conversion.version == "onnx" and conversion.agreement is not None
     assert conversion.agreement.same_class == 1.0 and conversion.agreement.error < 1e-4
@@ -159,10 +162,10 @@ def test_a_file_with_labels_in_it(
     )
 
 
-def test_a_result_that_says_otherwise_is_refused(
+def test_a_result_with_other_preprocessing_is_refused(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its numbers agree on the same arrays, and it would answer otherwise all the same."""
+    """It agrees on arrays, but would answer differently to pictures."""
     import base64
 
     before = sorted(models.rglob("*"))
@@ -192,8 +195,8 @@ def test_a_result_that_says_otherwise_is_refused(
     assert sorted(models.rglob("*")) == before
 
 
-def test_texts_of_onnx_go_to_tflite_and_back(tmp_path: Path) -> None:
-    """As Ultralytics writes them; what a result has already stays."""
+def test_onnx_metadata_goes_to_tflite_and_back(tmp_path: Path) -> None:
+    """The format is Ultralytics'; existing metadata is kept."""
     first, lite, last = (tmp_path / name for name in ("a.onnx", "b.tflite", "c.onnx"))
     model = onnx.load(MODELS / "digits" / "digits.onnx")
     del model.metadata_props[:]
@@ -214,7 +217,7 @@ def test_texts_of_onnx_go_to_tflite_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["no base64", "####", "A" * 5_000_000, ""])
-def test_texts_that_are_no_metadata(text: str, tmp_path: Path) -> None:
+def test_other_texts_are_not_metadata(text: str, tmp_path: Path) -> None:
     model = onnx.load(MODELS / "digits" / "digits.onnx")
     model.metadata_props.add(key="TFLITE_METADATA", value=text)
     onnx.save(model, tmp_path / "odd.onnx")

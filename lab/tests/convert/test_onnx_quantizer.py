@@ -1,4 +1,4 @@
-"""Int8 for ONNX files of old releases, by ONNX Runtime's own tool: they load, and answer as before."""
+"""Quantise ONNX files of old releases with ONNX Runtime's tool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLASSES = 5
 def old_network(
     path: Path, opset: int, bias: tuple[int, ...], *, transposed: bool
 ) -> None:
-    """Write a convolution and a Gemm, whose bias has this shape; weights are among the inputs, as IR 3 wants it."""
+    """Write a convolution and a Gemm with this bias; IR 3 lists weights as inputs."""
     random = np.random.default_rng(0)
     weights = {
         "filters": random.normal(size=(8, 1, 3, 3)),
@@ -66,7 +66,7 @@ def old_network(
     ("opset", "bias", "transposed"),
     [(8, (1, CLASSES), False), (11, (CLASSES,), True), (13, (1, 1), True)],
 )
-def test_files_of_old_releases(
+def test_files_of_old_releases_are_quantised(
     opset: int, bias: tuple[int, ...], transposed: bool, tmp_path: Path
 ) -> None:
     source, output = tmp_path / "old.onnx", tmp_path / "new.onnx"
@@ -92,8 +92,10 @@ def test_files_of_old_releases(
     assert [entry.name for entry in onnx.load(output).graph.input] == ["x"]
 
 
-def test_layers_that_share_a_vector(tmp_path: Path) -> None:
-    """ONNX Runtime lets alike vectors be one, and then could not load its own result with sums that are exact."""
+def test_layers_may_share_a_vector(tmp_path: Path) -> None:
+    """ONNX Runtime merges equal vectors, and then can't load its own result with exact
+    sums.
+    """
     random = np.random.default_rng(0)
     values = {
         "matrix": random.normal(size=(8, 8)),

@@ -1,4 +1,4 @@
-"""TFLite weights in half floats and int8, written on the device: the files run in whichever TFLite package is there."""
+"""Shrink TFLite weights to half floats and int8 on the device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DATA = ROOT / "tests" / "runtimes" / "data"
 
 
 def shrunk(source: Path, folder: Path, quantize: str) -> tuple[Path, ConversionOutcome]:
-    """The new file, with what the source says of itself, and what the tool says of it."""
+    """Return the new file, its description and the tool's notes."""
     output = folder / f"{source.stem}.{quantize}.tflite"
     outcome = convert(ConversionRequest(source, "tflite", output, quantize=quantize))
     carry_description(source, "tflite", output, "tflite")
@@ -43,13 +43,13 @@ def shrunk(source: Path, folder: Path, quantize: str) -> tuple[Path, ConversionO
 def answers(
     path: Path, inputs: Mapping[str, Array], **options: object
 ) -> dict[str, Array]:
-    """What the model gives for these inputs."""
+    """Return the model's outputs for these inputs."""
     session = RUNTIME.open(ModelSource(path, options=options))
     return {name: np.asarray(value) for name, value in session.run(inputs).items()}
 
 
 def pictures() -> tuple[Array, Array]:
-    """All of scikit-learn's handwritten digits as the model takes them, and what they are."""
+    """Return scikit-learn's digits as the model's input, and their labels."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -60,7 +60,7 @@ def pictures() -> tuple[Array, Array]:
 @pytest.mark.parametrize(
     ("quantize", "size", "bound"), [("fp16", 57_500, 1e-3), ("dynamic", 33_500, 2e-2)]
 )
-def test_digits_are_smaller_and_read_as_before(
+def test_digits_are_smaller_and_keep_their_answers(
     tmp_path: Path, quantize: str, size: int, bound: float, xnnpack: bool
 ):
     output, outcome = shrunk(DIGITS, tmp_path, quantize)
@@ -81,8 +81,8 @@ def test_digits_are_smaller_and_read_as_before(
 @pytest.mark.parametrize(
     "path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem
 )
-def test_a_model_that_is_written_anew_describes_the_same(tmp_path: Path, path: Path):
-    """Variables, signatures, control flow, custom options, ranges: nothing but positions changes."""
+def test_a_rewritten_model_is_equivalent(tmp_path: Path, path: Path):
+    """Variables, signatures, control flow, custom options and ranges are kept."""
     if path.stem == "select_tf_op":
         with pytest.raises(DamagedFileError, match="only TensorFlow runs"):
             tflite_model.read_tflite_model(path)
@@ -99,7 +99,7 @@ def test_a_model_that_is_written_anew_describes_the_same(tmp_path: Path, path: P
 
 
 def described(part: object) -> object:
-    """A tree as plain values that can be compared."""
+    """Return a tree as plain values that can be compared."""
     if isinstance(part, list):
         return [described(node) for node in part]
     if hasattr(part, "children"):
@@ -115,7 +115,7 @@ def described(part: object) -> object:
     return bytes(part.data)
 
 
-def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
+def test_graphs_share_a_weight_in_the_new_file(tmp_path: Path):
     model = tflite_model.read_tflite_model(DIGITS)
     graph = model.nodes(2)[0]
     tensors = [
@@ -140,8 +140,8 @@ def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
     assert np.array_equal(alone, beside)
 
 
-def test_a_table_on_two_levels_is_written_after_both_parents(tmp_path: Path):
-    """Offsets lead forward only. Here a metadata's name is that of a signature's input as well, which lies deeper."""
+def test_a_table_on_two_levels_follows_both_parents(tmp_path: Path):
+    """Offsets lead forward only; a metadata's name is also a deeper signature input's."""
     name = tflite_model.FlatNode()
     name.set_child(0, tflite_model.FlatVector(b"shared"))
     signature = tflite_model.FlatNode()
@@ -161,8 +161,8 @@ def test_a_table_on_two_levels_is_written_after_both_parents(tmp_path: Path):
 
 
 @pytest.mark.parametrize("quantize", ["fp16", "dynamic"])
-def test_tensors_that_share_a_table(tmp_path: Path, quantize: str):
-    """A constant that is a weight, and an output by another number, stays what it is as an output."""
+def test_tensors_may_share_a_table(tmp_path: Path, quantize: str):
+    """A constant that is both a weight and an output is unchanged as an output."""
     model = tflite_model.read_tflite_model(DIGITS)
     (graph,) = model.nodes(2)
     tensors, buffers = graph.nodes(0), model.nodes(4)
@@ -194,7 +194,7 @@ def test_tensors_that_share_a_table(tmp_path: Path, quantize: str):
     )
 
 
-def test_weights_that_half_floats_cannot_hold_stay(tmp_path: Path):
+def test_weights_beyond_half_floats_are_kept(tmp_path: Path):
     model = tflite_model.read_tflite_model(DIGITS)
     biggest = max(
         model.nodes(4),
@@ -215,8 +215,7 @@ def test_weights_that_half_floats_cannot_hold_stay(tmp_path: Path):
     )
 
 
-def test_damaged_models_are_refused_in_good_order(tmp_path: Path):
-    """Whatever is changed in a file, the tool writes one, or says that it cannot."""
+def test_damaged_models_are_refused_or_rewritten(tmp_path: Path):
     whole, numbers = DIGITS.read_bytes(), random.Random(15)
     path, ends = tmp_path / "damaged.tflite", {"written": 0, "refused": 0}
     description = whole[:512], whole[-6_000:]
@@ -241,7 +240,7 @@ def test_an_empty_file_is_refused(tmp_path: Path):
         shrunk(path, tmp_path, "fp16")
 
 
-def test_a_tree_beyond_what_offsets_can_say_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_tree_beyond_the_range_of_offsets_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pocketserve.formats.flatbuffer_tree.MAX_BYTES", 100_000)
     with pytest.raises(DamagedFileError, match="a FlatBuffer ends at 100000"):
         write_tree(
@@ -253,7 +252,7 @@ def test_a_tree_beyond_what_offsets_can_say_is_refused(monkeypatch: pytest.Monke
 
 @pytest.mark.assets
 @pytest.mark.parametrize(("quantize", "share"), [("fp16", 0.55), ("dynamic", 0.35)])
-def test_a_public_classifier_keeps_its_labels_and_its_answers(
+def test_a_public_classifier_keeps_its_labels_and_answers(
     tmp_path: Path, quantize: str, share: float
 ):
     assets = find_assets()

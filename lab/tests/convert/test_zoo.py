@@ -1,4 +1,4 @@
-"""The zoo's tool converts as the command does, goes on where it was ended, and its page says what its results say."""
+"""Test the zoo's tool: conversions, resumption and its page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOL = ROOT / "tools" / "zoo.py"
 
 @pytest.fixture(scope="module")
 def zoo() -> Iterator[ModuleType]:
-    """The tool as a module, beside its neighbours."""
+    """Import the tool with the modules beside it."""
     sys.path.insert(0, str(TOOL.parent))
     try:
         import zoo
@@ -52,7 +52,9 @@ class Builder:
 
 
 def small_zoo(zoo: ModuleType, folder: Path) -> tuple[Any, list[Any]]:
-    """Two architectures of which one cannot be built, and two paths of which one leads nowhere; with their results."""
+    """Return two architectures, one of them broken, two paths, one of them futile, and
+    their results.
+    """
     results = zoo.Results(folder / "results.jsonl")
     if not results.architectures:
         names = {"digits": 26_000, "broken": 1}
@@ -66,10 +68,10 @@ def small_zoo(zoo: ModuleType, folder: Path) -> tuple[Any, list[Any]]:
     ]
 
 
-def test_a_run_and_the_next(
+def test_a_finished_run_is_not_repeated(
     zoo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each pair has one line with its figures or its reason; nothing is left but these, and nothing is done twice."""
+    """Each pair has one line with figures or a reason, and nothing else is left."""
     results, paths = small_zoo(zoo, tmp_path)
     builder = Builder()
     zoo.Zoo(results, tmp_path / "work", builder).run(paths, results.architectures)
@@ -99,8 +101,10 @@ def test_a_run_and_the_next(
     assert builder.count == 4
 
 
-def test_a_run_that_was_killed_goes_on(zoo: ModuleType, tmp_path: Path) -> None:
-    """A half-written line is dropped, and its pair converted again; after the stop nothing begins."""
+def test_a_killed_run_is_resumed(zoo: ModuleType, tmp_path: Path) -> None:
+    """An incomplete line is dropped and its pair repeated; after the stop nothing
+    begins.
+    """
     results, paths = small_zoo(zoo, tmp_path)
     path = tmp_path / "results.jsonl"
     whole = path.read_text()
@@ -122,7 +126,7 @@ def test_a_run_that_was_killed_goes_on(zoo: ModuleType, tmp_path: Path) -> None:
 def test_speeds_are_compared_afterwards(
     zoo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that compares speeds, too, converts again what has none; its line takes the place of the first."""
+    """Pairs without a speed are converted again, and their lines replaced."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "fast" / "state"))
     results, (path, _) = small_zoo(zoo, tmp_path)
     digits = results.architectures[:1]
@@ -137,8 +141,8 @@ def test_speeds_are_compared_afterwards(
     assert not builder.count
 
 
-def test_a_result_that_is_wrong_is_a_failure(zoo: ModuleType) -> None:
-    """What a user should not meet is told from what was said to be impossible."""
+def test_a_wrong_result_is_a_failure(zoo: ModuleType) -> None:
+    """Failures are told from documented refusals."""
     for message in (
         "the result answers otherwise than the original: its outputs differ by 1.2 of their size",
         "litert-torch crashed on this model (SIGSEGV)",
@@ -153,8 +157,8 @@ def test_a_result_that_is_wrong_is_a_failure(zoo: ModuleType) -> None:
         assert not zoo.UNFORESEEN.search(message), message
 
 
-def test_the_page_says_what_the_results_say() -> None:
-    """``tools/zoo.py write`` has made its tables."""
+def test_the_page_is_up_to_date() -> None:
+    """``tools/zoo.py write`` makes its tables."""
     done = subprocess.run(
         [sys.executable, TOOL, "write", "--check"],
         capture_output=True,
@@ -165,10 +169,10 @@ def test_the_page_says_what_the_results_say() -> None:
 
 
 @pytest.mark.convert
-def test_an_architecture_of_keras(
+def test_an_architecture_of_keras_is_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the list of the library to the line of the result, in the converters' environment."""
+    """It goes from the library's list to a line of the results."""
     import json
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))

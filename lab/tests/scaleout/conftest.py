@@ -1,4 +1,4 @@
-"""One gunicorn with two workers for all tests that leave it as they found it."""
+"""Share one gunicorn with two workers among tests that don't change it."""
 
 from __future__ import annotations
 

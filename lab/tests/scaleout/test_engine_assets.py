@@ -1,4 +1,4 @@
-"""The verified cases of the public test models, on gunicorn and on Ray Serve: the answers of the plain server."""
+"""Run the public models' verified cases on gunicorn and Ray Serve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = [case for case in all_cases(find_assets()) if case.format in FRAMEWORKS]
 
 
 def two_replicas(folder: Path, models: Path) -> Any:
-    """Ray Serve, which loads every model at the start."""
+    """Start Ray Serve, which loads every model at the start."""
     return ray_server(folder, models, "--replicas", "2")
 
 
@@ -38,7 +38,7 @@ ENGINES: dict[str, Engine] = {
 
 
 def parameters(engine: str, cases: list[Case], *needs: Any) -> list[Any]:
-    """The cases with their engine and format; the environment of Ray has every framework."""
+    """Return the cases with engine and format; Ray's environment has every framework."""
     marks = {form: needs or FRAMEWORKS[form] for form in FRAMEWORKS}
     return [
         pytest.param(engine, c.format, c, id=f"{engine}: {c}", marks=marks[c.format])
@@ -48,7 +48,7 @@ def parameters(engine: str, cases: list[Case], *needs: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def client(engine: str, form: str, assets: Path) -> Iterator[Client]:
-    """A client of an engine on all models of one format."""
+    """Return an engine's client on all models of one format."""
     with serving(assets, form, ENGINES[engine]) as client:
         yield client
 
@@ -64,6 +64,5 @@ def client(engine: str, form: str, assets: Path) -> Iterator[Client]:
     ],
     scope="module",
 )
-def test_case(client: Client, case: Case) -> None:
-    """The case's tensors give the case's outputs within the case's tolerance."""
+def test_a_case_gives_its_outputs(client: Client, case: Case) -> None:
     run_case(client, case)

@@ -1,4 +1,4 @@
-"""Other people's clients, unchanged, against gunicorn and Ray Serve: their tests of the plain server once more."""
+"""Repeat the tests of other people's clients with gunicorn and Ray Serve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from places import MODELS
 from ray_server import ray_server
 
 pytestmark = pytest.mark.live
-__all__ = ["client", "digit", "http", "scores"]  # what the tests ask for
+__all__ = ["client", "digit", "http", "scores"]  # fixtures of these tests
 
 test_kserve_health = test_kserve.test_v2_health
 test_kserve_tensors = test_kserve.test_v2_infer
@@ -53,7 +53,7 @@ test_curl_errors = test_curl.test_errors
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """The embedded models, in two processes."""
+    """Serve the embedded models in two processes."""
     folder = tmp_path_factory.mktemp("engine")
     engine = (
         gunicorn(folder, MODELS)

@@ -1,4 +1,4 @@
-"""gunicorn with two workers answers as the plain server does, and refuses what would reach one of them only."""
+"""Compare gunicorn with two workers to the plain server."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ pytestmark = pytest.mark.live
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_it_answers_as_the_plain_server_does(
+def test_it_answers_like_the_plain_server(
     server: Server, two_workers: Server, question: str
 ) -> None:
-    """Status, body and the headers that clients read, by whichever worker it is."""
+    """Status, body and headers agree for each worker."""
     check_same(question, server, two_workers)
 
 
 @pytest.mark.parametrize("path", LOCAL)
-def test_what_would_reach_one_worker_is_refused(two_workers: Server, path: str) -> None:
-    """Load, unload, release and pairing change one process; nobody could say which."""
+def test_changes_of_a_single_worker_are_refused(two_workers: Server, path: str) -> None:
+    """Load, unload, release and pairing would change one arbitrary process."""
     answer = two_workers.call("POST", path, json={"parameters": {"release": True}})
     assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
 
 
 def test_statistics_name_the_worker(two_workers: Server) -> None:
-    """Counters are those of one worker: which, they say themselves."""
+    """Counters belong to one worker."""
     assert two_workers.call("GET", "/v2/models/digits/stats").json()["worker"] in (
         "0",
         "1",
@@ -47,13 +47,13 @@ def test_statistics_name_the_worker(two_workers: Server) -> None:
     assert lines and all(re.search(r'[{,]worker="[01]"', line) for line in lines)
 
 
-def test_a_body_without_the_token_is_not_taken(two_workers: Server) -> None:
-    """More than a pairing message has is refused before it is read, in a length or in chunks; so is one too large."""
+def test_an_unauthenticated_body_is_not_read(two_workers: Server) -> None:
+    """The limit is a pairing message, with a length or in chunks; others have one, too."""
     check_large_bodies(two_workers)
 
 
 def test_settings_and_files_are_those_of_serve(two_workers: Server) -> None:
-    """The run file shows clients whose the port is; each worker has a folder of its own."""
+    """The run file proves the port to clients; each worker has its own folder."""
     state = two_workers.log.parent / "state"
     run = json.loads((state / "runs" / f"{two_workers.process.pid}.json").read_text())
     assert run["http"] == f"127.0.0.1:{two_workers.port}" and run["models_dir"] == str(
@@ -66,8 +66,7 @@ def test_settings_and_files_are_those_of_serve(two_workers: Server) -> None:
     )
 
 
-def test_the_document_has_the_command() -> None:
-    """What these tests start is what a reader is told to."""
+def test_the_document_has_the_tested_command() -> None:
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     assert (
         f"POCKETSERVE_MODELS_DIR=mymodels gunicorn {' '.join(COMMAND[3:])} --workers 2"
@@ -75,15 +74,15 @@ def test_the_document_has_the_command() -> None:
     )
 
 
-def test_one_that_is_loaded_at_start(tmp_path: Path) -> None:
-    """With ``load`` a worker accepts requests once the model is there."""
+def test_a_model_can_be_loaded_at_start(tmp_path: Path) -> None:
+    """With ``load``, a worker accepts requests once the model is loaded."""
     with gunicorn(tmp_path, MODELS, workers=1, POCKETSERVE_LOAD="petals") as server:
         index = server.call("POST", "/v2/repository/index").json()
     assert [entry["name"] for entry in index if entry.get("loaded")] == ["petals"]
 
 
-def test_idle_workers_take_a_changed_file_up(tmp_path: Path) -> None:
-    """No request comes in between; the index names what each worker has loaded."""
+def test_idle_workers_load_a_changed_file(tmp_path: Path) -> None:
+    """They need no request; the index shows each worker's models."""
     models = tmp_path / "models"
     folder = put(models, 1, times(1))
     with gunicorn(tmp_path, models, POCKETSERVE_LOAD="m") as server:

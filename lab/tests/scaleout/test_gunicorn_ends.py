@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped, added, and servers that cannot start."""
+"""Kill, stop and add gunicorn's workers, and start broken servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from conftest import START_TIMEOUT_S, Server
-from gunicorn_server import COMMAND, gunicorn, surroundings, wait_until, workers_of
+from gunicorn_server import COMMAND, gunicorn, server_variables, wait_until, workers_of
 from places import MODELS
 
 pytestmark = pytest.mark.live
@@ -24,7 +24,10 @@ CLIENTS, MAX_BROKEN = 4, 100
 
 
 def ask_until(server: Server, ended: threading.Event) -> tuple[int, int, set[str]]:
-    """Ask until it was answered and all has ended; return the counts of answers and broken connections, and answers."""
+    """Send requests until they were answered and all has ended.
+
+    Returns the counts of answers and broken connections, and the answers.
+    """
     answered, broken, answers = 0, 0, set()
     headers = {"Authorization": f"Bearer {server.token}"}
     with requests.Session() as session:
@@ -44,8 +47,8 @@ def ask_until(server: Server, ended: threading.Event) -> tuple[int, int, set[str
     return answered, broken, answers
 
 
-def test_a_killed_worker_costs_what_it_was_answering(tmp_path: Path) -> None:
-    """Under load each client loses at most the one request that was under way; a new worker comes, with the number."""
+def test_a_killed_worker_loses_only_its_current_requests(tmp_path: Path) -> None:
+    """Each client loses at most one, and a new worker gets the same number."""
     with gunicorn(tmp_path, MODELS) as server, ThreadPoolExecutor(CLIENTS) as pool:
         ended = threading.Event()
         clients = [pool.submit(ask_until, server, ended) for _ in range(CLIENTS)]
@@ -70,8 +73,8 @@ def test_a_killed_worker_costs_what_it_was_answering(tmp_path: Path) -> None:
     assert len(answers) == 1 and answers.pop().startswith("200 ")
 
 
-def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
-    """SIGTERM while a body is on its way: it is taken, answered, and the server ends with 0 and leaves no file."""
+def test_a_request_in_progress_is_answered_before_the_end(tmp_path: Path) -> None:
+    """SIGTERM arrives during a body: it is answered, and the server exits with 0."""
     with gunicorn(tmp_path, MODELS) as server:
         server.call("GET", "/v2/models/petals")
         with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
@@ -79,7 +82,8 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
             connection.sendall(
                 f"{head}Content-Length: 15\r\nConnection: close\r\n\r\n[5.1, ".encode()
             )
-            # Another connection is answered only by a worker that reads its requests: ours was taken before.
+            # Another connection is answered only by a worker that reads its requests:
+            # ours was accepted before.
             assert server.call("GET", "/v2/health/live").ok
             server.process.send_signal(signal.SIGTERM)
             connection.sendall(b"3.5, 1.4]")
@@ -109,11 +113,10 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
     ],
     ids=["no folder", "a bad setting", "an unknown model", "no token on all addresses"],
 )
-def test_one_that_cannot_start(
+def test_a_failed_start_is_explained_in_one_sentence(
     tmp_path: Path, options: tuple[str, ...], settings: dict[str, str], sentence: str
 ) -> None:
-    """It ends with one sentence that says why."""
-    environment = surroundings(tmp_path, MODELS, **settings)
+    environment = server_variables(tmp_path, MODELS, **settings)
     done = subprocess.run(
         [*COMMAND, *options],
         env=environment,
@@ -133,10 +136,10 @@ def test_one_that_cannot_start(
     [("Content-Length: 4000\r\n\r\n", b"HTTP/1.1 401 "), ("Accept: ", b"")],
     ids=["a body", "a header"],
 )
-def test_what_trickles_gives_its_thread_back(
+def test_a_slow_body_reaches_the_requests_deadline(
     tmp_path: Path, head: str, refusal: bytes
 ) -> None:
-    """A byte now and then renews a timeout of the connection, but not the deadline of the request."""
+    """Single bytes renew the connection's timeout only."""
     settings = {"POCKETSERVE_REQUEST_TIMEOUT": "2", "POCKETSERVE_HTTP_THREADS": "1"}
     with gunicorn(tmp_path, MODELS, workers=1, **settings) as server:
         with socket.create_connection(
@@ -146,9 +149,7 @@ def test_what_trickles_gives_its_thread_back(
                 f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{head}".encode()
             )
             sent, answer = 0, b""
-            with contextlib.suppress(
-                ConnectionError
-            ):  # it is reset, if a byte comes after the end
+            with contextlib.suppress(ConnectionError):  # a byte after the end resets it
                 while sent < 3999 and not select.select([peer], [], [], 0.05)[0]:
                     sent += peer.send(b"x")
                 answer = peer.recv(4096)
@@ -163,8 +164,8 @@ def test_what_trickles_gives_its_thread_back(
         )
 
 
-def test_a_worker_that_ended_refuses_what_still_comes(tmp_path: Path) -> None:
-    """A connection that waited is taken after gunicorn's worker_exit: it gets 503, and no second service is made."""
+def test_an_ended_worker_refuses_further_connections(tmp_path: Path) -> None:
+    """A queued connection gets 503 after worker_exit, and no second service is made."""
     program = """
 from io import BytesIO
 from pocketserve_scale import wsgi
@@ -178,7 +179,7 @@ ask()
 wsgi.stop()
 ask()
 """
-    settings = surroundings(tmp_path, MODELS)
+    settings = server_variables(tmp_path, MODELS)
     done = subprocess.run(
         [COMMAND[0], "-c", program],
         env=settings,

@@ -1,4 +1,4 @@
-"""Sequences behind gunicorn: right with one worker, refused with several, never wrong without a word."""
+"""Run sequences on gunicorn: correct with one worker, refused with several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.onnx]
 
 @pytest.fixture
 def sums(tmp_path: Path) -> Path:
-    """A folder with one model that keeps a sum."""
+    """Return a folder with one model that keeps a sum."""
     folder = tmp_path / "models" / "sum"
     folder.mkdir(parents=True)
     running_sum(folder / "sum.onnx", 2)
@@ -27,7 +27,7 @@ def sums(tmp_path: Path) -> Path:
 def step(
     server: Server, number: int, *, start: bool = False
 ) -> tuple[int, float | str]:
-    """One step of a sequence: the status, and the sum so far or the error's code."""
+    """Run a sequence's step; return the status, and the sum or error code."""
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
     parameters = {"sequence_id": number, "sequence_start": start}
     answer = server.call(
@@ -41,8 +41,8 @@ def step(
     ] if answer.ok else document["code"]
 
 
-def test_with_two_workers_every_step_is_refused(tmp_path: Path, sums: Path) -> None:
-    """192 steps, as they come: not one is answered. A request without a sequence is."""
+def test_two_workers_refuse_every_step(tmp_path: Path, sums: Path) -> None:
+    """A request without a sequence is answered."""
     with gunicorn(tmp_path, sums) as server:
         steps = [
             step(server, stream + 1, start=place == 0)
@@ -53,10 +53,8 @@ def test_with_two_workers_every_step_is_refused(tmp_path: Path, sums: Path) -> N
         assert step(server, 0) == (200, 2.0)
 
 
-def test_with_one_worker_they_are_right_until_another_comes(
-    tmp_path: Path, sums: Path
-) -> None:
-    """192 of 192; a worker that the master is told to add (SIGTTIN) has the rest refused."""
+def test_one_worker_answers_until_another_is_added(tmp_path: Path, sums: Path) -> None:
+    """Steps are refused once SIGTTIN adds a worker."""
     with gunicorn(tmp_path, sums, workers=1) as server:
         steps = [
             step(server, stream + 1, start=place == 0)
@@ -75,8 +73,10 @@ def test_with_one_worker_they_are_right_until_another_comes(
         }
 
 
-def test_a_server_that_is_told_of_others(new_server: StartServer, sums: Path) -> None:
-    """``--no-sequences`` refuses each step in a server that knows of no other; other requests are answered."""
+def test_a_server_can_refuse_sequences_by_option(
+    new_server: StartServer, sums: Path
+) -> None:
+    """``--no-sequences`` refuses each step, other requests are answered."""
     server = new_server(sums, "--no-sequences", "--no-quarantine")
     assert [step(server, 1, start=place == 0) for place in range(12)] == [
         (501, "NOT_IMPLEMENTED")

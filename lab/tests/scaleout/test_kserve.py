@@ -1,4 +1,4 @@
-"""``deploy/kserve.yaml``: its fields are KServe's, its options ours, and a server takes them as a cluster would ask."""
+"""Check ``deploy/kserve.yaml`` against KServe's fields and our options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTAINER = RUNTIME["spec"]["containers"][0]
 
 
 def record(required: str = "", **fields: Any) -> dict[str, Any]:
-    """The schema of an object with these fields and no other."""
+    """Return the schema of an object with exactly these fields."""
     return {
         "type": "object",
         "properties": fields,
@@ -39,7 +39,8 @@ def array(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-# Facts of KServe's resource definitions (serving.kserve.io, v1alpha1 and v1beta1): the fields that we use, their types.
+# Fields and types that we use of KServe's resource definitions (serving.kserve.io,
+# v1alpha1 and v1beta1).
 WORD, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 QUANTITY = {"type": ["string", "integer"]}
 SECURITY = record(
@@ -136,7 +137,7 @@ INFERENCE_SCHEMA = resource(
 
 
 def arguments(address: str = "10.1.2.3") -> list[str]:
-    """The server's arguments as the cluster fills them in."""
+    """Return the server's arguments as the cluster fills them in."""
     filled = {"$(POD_IP)": address, "{{.Name}}": "models", "{{.Namespace}}": "default"}
     words = []
     for word in CONTAINER["args"]:
@@ -147,7 +148,7 @@ def arguments(address: str = "10.1.2.3") -> list[str]:
 
 
 def test_its_fields_are_those_of_kserve() -> None:
-    """No field that KServe does not have, none without what it needs; the parts name each other rightly."""
+    """Required fields are there, and references match."""
     jsonschema.validate(RUNTIME, RUNTIME_SCHEMA)
     jsonschema.validate(INFERENCE, INFERENCE_SCHEMA)
     predictor = INFERENCE["spec"]["predictor"]
@@ -172,7 +173,7 @@ def test_its_fields_are_those_of_kserve() -> None:
 
 
 def test_its_options_are_those_of_serve() -> None:
-    """Each is known, its value is taken, and the end fits into the time that Kubernetes gives a pod."""
+    """Values are valid, and the drain fits Kubernetes's grace period."""
     options = command_parser(["serve"]).parse_args(arguments())
     config = load_config({name: getattr(options, name) for name in SETTINGS})
     assert (config.host, config.http_port, config.socket) == (
@@ -194,12 +195,14 @@ def test_its_options_are_those_of_serve() -> None:
 
 
 @pytest.mark.live
-def test_a_server_with_these_arguments(new_server: StartServer, tmp_path: Path) -> None:
-    """The probes are answered without the token, gateways by name; the secret's copy is taken, the secret is not."""
+def test_a_server_accepts_these_arguments(
+    new_server: StartServer, tmp_path: Path
+) -> None:
+    """Probes need no token, gateways are allowed by name, and the secret is copied."""
     secret, token, state = tmp_path / "secret", tmp_path / "token", tmp_path / "state"
     for folder in (secret, token, state):
         folder.mkdir()
-    state.chmod(0o777)  # an emptyDir can be written by everybody
+    state.chmod(0o777)  # an emptyDir is world-writable
     (secret / "token").write_text("k" * 43)
     (secret / "token").chmod(0o440)
     [copy] = INFERENCE["spec"]["predictor"]["initContainers"]

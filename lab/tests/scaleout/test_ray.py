@@ -1,4 +1,4 @@
-"""A real Ray Serve with our application answers as the plain server does, and refuses what it cannot."""
+"""Compare a real Ray Serve to the plain server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.live, pytest.mark.alone]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two embedded models, and one that keeps a sum."""
+    """Return a folder with two embedded models, and one that keeps a sum."""
     models = tmp_path_factory.mktemp("models")
     for name in ("digits", "petals"):
         shutil.copytree(MODELS / name, models / name)
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def add_sum(models: Path, name: str) -> None:
-    """A model with state, which appears in the folder whole."""
+    """Add a model with state, moved into the folder as a whole."""
     hidden = models / f".{name}"
     hidden.mkdir()
     running_sum(hidden / "sum.onnx", 2)
@@ -56,26 +56,26 @@ def scaled(
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_it_answers_as_the_plain_server_does(
+def test_it_answers_like_the_plain_server(
     plain: Server, scaled: RayServer, question: str
 ) -> None:
-    """Status, body and the headers that clients read, by whichever replica it is."""
+    """Status, body and headers agree for each replica."""
     check_same(question, plain, scaled)
 
 
 @pytest.mark.parametrize("path", LOCAL)
-def test_what_would_reach_one_replica_is_refused(scaled: RayServer, path: str) -> None:
+def test_changes_of_a_single_replica_are_refused(scaled: RayServer, path: str) -> None:
     answer = scaled.call("POST", path, json={"parameters": {"release": True}})
     assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
 
 
-def test_a_body_that_is_too_large_is_not_taken(scaled: RayServer) -> None:
-    """By its length, and in chunks without the token."""
+def test_a_body_that_is_too_large_is_not_read(scaled: RayServer) -> None:
+    """It is refused by its length, or in unauthenticated chunks."""
     check_large_bodies(scaled)
 
 
 def test_statistics_name_the_replica(scaled: RayServer) -> None:
-    """Each has a folder and a name of its own, and loaded the models before it was asked."""
+    """Each has its own folder and name, and has loaded the models."""
     answers = [
         scaled.call("GET", "/v2/models/digits/stats").json()["worker"]
         for _ in range(20)
@@ -104,7 +104,7 @@ def test_statistics_name_the_replica(scaled: RayServer) -> None:
 def step(
     server: Server, number: int, *, start: bool = False, model: str = "sum"
 ) -> tuple[int, float | str]:
-    """One step of a sequence: the status, and the sum so far or the error's code."""
+    """Run a sequence's step; return the status, and the sum or error code."""
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
     parameters = {"sequence_id": number, "sequence_start": start}
     answer = server.call(
@@ -118,8 +118,8 @@ def step(
     ] if answer.ok else document["code"]
 
 
-def test_sequences_are_right_at_the_path_of_their_model(scaled: RayServer) -> None:
-    """192 of 192: one replica answers there, and loses none."""
+def test_sequences_work_at_the_path_of_their_model(scaled: RayServer) -> None:
+    """One replica answers there, and loses no step."""
     steps = [
         step(scaled, stream + 1, start=place == 0)
         for place in range(12)
@@ -129,8 +129,8 @@ def test_sequences_are_right_at_the_path_of_their_model(scaled: RayServer) -> No
     assert len(scaled.replicas("pocketserve-sum")) == 1
 
 
-def test_sequences_are_refused_anywhere_else(scaled: RayServer, folder: Path) -> None:
-    """192 steps of a model that came later, and so has no replica of its own: not one is answered."""
+def test_sequences_are_refused_at_other_paths(scaled: RayServer, folder: Path) -> None:
+    """A model that was added later has no replica of its own."""
     add_sum(folder, "late")
     try:
         steps = [
@@ -145,7 +145,7 @@ def test_sequences_are_refused_anywhere_else(scaled: RayServer, folder: Path) ->
 
 
 def test_every_port_is_on_loopback(scaled: RayServer) -> None:
-    """Those of Ray, too: who reaches them with its token runs code."""
+    """Clients of Ray's own ports can run code with its token."""
     inodes = set()
     for pid in [scaled.process.pid, *descendants(scaled.process.pid)]:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -160,7 +160,7 @@ def test_every_port_is_on_loopback(scaled: RayServer) -> None:
 
 
 def listeners() -> Iterator[tuple[str, str]]:
-    """The address and inode of each socket that listens, from /proc/net."""
+    """Return address and inode of each listening socket in /proc/net."""
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
@@ -169,7 +169,7 @@ def listeners() -> Iterator[tuple[str, str]]:
 
 
 def readable(hexadecimal: str) -> str:
-    """An address of /proc/net: words of 32 bits, each turned around."""
+    """Return an address of /proc/net, whose 32-bit words are reversed."""
     data = bytes.fromhex(hexadecimal)
     data = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
     mapped = bytes(10) + b"\xff\xff"

@@ -1,4 +1,4 @@
-"""Replicas of a real Ray that are killed, replaced and added under load."""
+"""Kill, replace and add replicas of a real Ray under load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayServer]:
 
 
 def with_petals(places: pytest.TempPathFactory, description: str = "first") -> Path:
-    """A folder with one model, whose card tells it apart."""
+    """Return a folder with one model, identified by its card."""
     models = places.mktemp("models")
     shutil.copytree(MODELS / "petals", models / "petals")
     manifest = models / "petals/model.toml"
@@ -49,7 +49,10 @@ def with_petals(places: pytest.TempPathFactory, description: str = "first") -> P
 
 
 def ask_until(server: RayServer, ended: threading.Event) -> tuple[int, set[float]]:
-    """Ask by our client until all has ended; return how often it was answered, and the answers. A lost one raises."""
+    """Send requests by our client until all has ended; a lost one raises.
+
+    Returns the number of requests, and the answers.
+    """
     answered, answers = 0, set()
     with Client(
         server.url, server.token, timeout=ENDING_S, reconnect=ENDING_S
@@ -63,7 +66,7 @@ def ask_until(server: RayServer, ended: threading.Event) -> tuple[int, set[float
 
 @contextmanager
 def under_load(server: RayServer) -> Iterator[list[Future[tuple[int, set[float]]]]]:
-    """Have clients ask all the while; each gets every answer, and the same one."""
+    """Send requests continuously; all answers must be equal."""
     ended = threading.Event()
     with ThreadPoolExecutor(CLIENTS) as pool:
         clients = [pool.submit(ask_until, server, ended) for _ in range(CLIENTS)]
@@ -77,7 +80,7 @@ def under_load(server: RayServer) -> Iterator[list[Future[tuple[int, set[float]]
 
 
 def description(server: RayServer) -> str:
-    """What the model's card says, by whichever replica."""
+    """Return the model card's description from any replica."""
     text: str = server.call("GET", "/v2/models/petals").json()["parameters"][
         "description"
     ]
@@ -85,7 +88,7 @@ def description(server: RayServer) -> str:
 
 
 def test_twenty_killed_replicas_lose_nothing(scaled: RayServer) -> None:
-    """Our client asks again what a killed replica was answering; Ray starts another one, which takes its folder."""
+    """Our client retries, and Ray starts a new replica with the folder."""
     with under_load(scaled):
         for _ in range(KILLS):
             old = scaled.replicas()
@@ -98,14 +101,14 @@ def test_twenty_killed_replicas_lose_nothing(scaled: RayServer) -> None:
 
 
 def replaced(server: RayServer, old: list[int]) -> Callable[[], bool]:
-    """Whether there are two replicas again, without the one that was killed."""
+    """Return whether there are two replicas without the killed one."""
     return lambda: len(now := server.replicas()) == 2 and old[0] not in now
 
 
 def test_a_broken_folder_leaves_the_old_one(
     scaled: RayServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The command says what is wrong; nobody who asks meanwhile notices."""
+    """The command explains the fault, and clients notice nothing."""
     broken = with_petals(tmp_path_factory, "broken")
     for file in (broken / "petals").glob("*.tflite"):
         file.write_bytes(b"no model" * 100)
@@ -120,10 +123,10 @@ def test_a_broken_folder_leaves_the_old_one(
     ) == 2
 
 
-def test_a_good_folder_takes_over_and_grows_with_the_load(
+def test_a_good_folder_takes_over_and_scales_with_the_load(
     scaled: RayServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """One replica after another is replaced and nothing is lost; of one to three, load brings a second one."""
+    """Replicas are replaced one by one without losses; load adds a second one."""
     good = with_petals(tmp_path_factory, "second")
     with under_load(scaled):
         done = scaled.change(good, "--replicas", "1..3")
@@ -135,10 +138,10 @@ def test_a_good_folder_takes_over_and_grows_with_the_load(
         wait_until(lambda: len(scaled.replicas()) >= 2, scaled.log)
 
 
-def test_haproxy_in_front(
+def test_haproxy_in_front_loses_nothing(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """It takes the requests instead, and a killed replica loses nothing either."""
+    """It accepts the requests instead, and survives a killed replica."""
     with ray_server(
         tmp_path, with_petals(tmp_path_factory), "--replicas", "2", "--haproxy"
     ) as server:
@@ -156,7 +159,9 @@ def test_haproxy_in_front(
 def keep_adding(
     server: RayServer, number: int, ended: threading.Event
 ) -> tuple[int, int]:
-    """Step through sequences, begun anew where a step is refused; return how many were right, and refused."""
+    """Run sequences, restarted when refused; return the counts of right and refused
+    steps.
+    """
     right = refused = total = 0
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
     headers = {"Authorization": f"Bearer {server.token}"}
@@ -181,7 +186,7 @@ def keep_adding(
 
 
 def test_sequences_are_never_wrong_while_replicas_change(tmp_path: Path) -> None:
-    """Their replica is killed, and the folder deployed again: each step is right or refused, and they go on."""
+    """Replicas are killed and redeployed: each step is right or refused."""
     models = tmp_path / "models"
     (models / "sum").mkdir(parents=True)
     running_sum(models / "sum/sum.onnx", 2)
@@ -211,7 +216,7 @@ def test_sequences_are_never_wrong_while_replicas_change(tmp_path: Path) -> None
 
 
 def added_alone(server: RayServer) -> bool:
-    """Whether a new sequence is answered, after which every client had time for a step."""
+    """Return whether a new sequence works, with time for each client's step."""
     only = threading.Event()
     timer = threading.Timer(1.0, only.set)
     timer.start()

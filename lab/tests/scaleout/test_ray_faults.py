@@ -1,4 +1,4 @@
-"""A Ray that is not there, does not answer, or loses a replica while it starts; by a stand-in for Ray's module."""
+"""Test a missing, silent or failing Ray with a stand-in for its module."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pocketserve_scale.ray_address import find_address, own_file
 
 @pytest.fixture
 def listener() -> Iterator[str]:
-    """The address of something that accepts connections."""
+    """Return the address of a listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def dead() -> Iterator[str]:
-    """An address where nothing listens; it is held so that nobody else gets it."""
+    """Return an address where nothing listens, reserved until the end."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
@@ -78,7 +78,7 @@ def test_auto_without_a_ray_is_refused(tmp_path: Path, content: str) -> None:
         find_address("auto", tmp_path)
 
 
-def test_an_address_where_nothing_answers_is_refused(
+def test_an_address_without_a_listener_is_refused(
     tmp_path: Path, dead: str, listener: str
 ) -> None:
     assert find_address(listener, tmp_path) == listener
@@ -86,13 +86,15 @@ def test_an_address_where_nothing_answers_is_refused(
         find_address(dead, tmp_path)
 
 
-def test_the_time_of_all_addresses_together_is_bounded() -> None:
+def test_all_addresses_share_one_timeout() -> None:
     from pocketserve_scale.ray_cluster import CONNECT_LIMIT_S
 
     assert 4 * ray_address.CONNECT_S + CONNECT_LIMIT_S <= 30
 
 
-def test_a_ray_that_never_lets_the_command_in(tmp_path: Path, listener: str) -> None:
+def test_a_ray_that_never_accepts_the_command_is_refused(
+    tmp_path: Path, listener: str
+) -> None:
     (tmp_path / "ray.py").write_text(
         "import threading\ndef init(**options): threading.Event().wait()\ndef shutdown(): pass\n"
     )
@@ -119,7 +121,9 @@ def test_a_ray_that_never_lets_the_command_in(tmp_path: Path, listener: str) -> 
 
 
 class StandIn:
-    """What the module under test uses of Ray Serve; each start has the next of these messages, then succeeds."""
+    """The part of Ray Serve that the module uses; starts fail with these messages in
+    turn, then succeed.
+    """
 
     RunTarget = staticmethod(lambda **options: options)
 
@@ -170,7 +174,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 LOST = "Failed to update the deployments ['replica'].\nray.exceptions.ActorDiedError: The actor died unexpectedly"
 
 
-def test_a_replica_that_is_lost_while_it_starts_is_started_again(run: Any) -> None:
+def test_a_replica_that_is_lost_while_starting_is_restarted(run: Any) -> None:
     serve = StandIn(LOST)
     assert run(serve) == "handle 2"
 
@@ -188,7 +192,7 @@ def test_a_replica_that_is_lost_while_it_starts_is_started_again(run: Any) -> No
     ],
     ids=["lost again", "our reason", "another reason"],
 )
-def test_a_start_that_fails_says_why(
+def test_a_failed_start_is_explained(
     run: Any, messages: tuple[str, ...], starts: int, sentence: str
 ) -> None:
     from pocketserve.server import StartError

@@ -1,4 +1,4 @@
-"""A real Ray of two nodes, which stand for two machines: both answer, and one may go."""
+"""Run a real Ray with two nodes, one of which may leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHILD = ROOT / "lab" / "tests" / "children" / "ray_nodes.py"
 
 @contextlib.contextmanager
 def two_nodes(folder: Path) -> Iterator[RayServer]:
-    """The embedded models on a cluster of two nodes, with a replica for each; the process is the nodes' parent."""
+    """Start two nodes with a replica each; the process is the nodes' parent."""
     log, port = folder / "cluster.log", free_port()
     ensure_token(folder / "state" / "ray-token")
     # As `scale` itself sets them for a Ray of its own.
@@ -63,22 +63,25 @@ def two_nodes(folder: Path) -> Iterator[RayServer]:
 
 
 def parent(pid: int) -> int:
-    """Return the process that started one: of a replica, its node's."""
+    """Return a process's parent: for a replica, its node."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def has_two(server: RayServer, workers: set[str]) -> bool:
-    """Note which replica answers a new connection, and return whether two have: each node's proxy asks its own one."""
+    """Record the replica behind a new connection; return whether two answered.
+
+    Each node's proxy uses its own replica.
+    """
     answer = server.call(
         "GET", "/v2/models/digits/stats", headers={"Connection": "close"}
     )
-    if answer.ok:  # a node's proxy that has just started knows no models
+    if answer.ok:  # a proxy that has just started knows no models
         workers.add(answer.json()["worker"])
     return len(workers) == 2
 
 
-def test_a_second_node_answers_and_may_go(tmp_path: Path) -> None:
-    """Each node has a replica, both answer at one port; without the second one our client loses nothing."""
+def test_a_second_node_answers_and_may_leave(tmp_path: Path) -> None:
+    """Both answer at one port, and our client loses nothing."""
     with (
         two_nodes(tmp_path) as server,
         Client(server.url, server.token, timeout=END_TIMEOUT_S) as client,

@@ -1,4 +1,4 @@
-"""``pocketserve scale`` where there is nothing to scale, or no Ray."""
+"""Run ``pocketserve scale`` without models, or without Ray."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pocketserve.cli import main
 
 @pytest.fixture
 def _ray_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as the command can see before it needs it."""
+    """Pretend that Ray is installed until the command imports it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
 
 
-def test_without_ray(
+def test_a_missing_ray_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence says what to install."""
+    """One sentence names the installation."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert main(["scale", str(MODELS)]) == 1
     assert (
@@ -48,7 +48,7 @@ def test_without_ray(
     ],
     ids=["no folder", "no models", "any port", "HAProxy elsewhere"],
 )
-def test_one_that_cannot_start(
+def test_a_broken_folder_is_refused_before_ray_starts(
     options: list[str],
     port: str,
     sentence: str,
@@ -56,7 +56,7 @@ def test_one_that_cannot_start(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Before Ray is started, which takes ten seconds."""
+    """Ray takes ten seconds to start."""
     monkeypatch.setenv("POCKETSERVE_HTTP_PORT", port)
     assert (
         main(["scale", *(option.replace("EMPTY", str(tmp_path)) for option in options)])
@@ -68,8 +68,10 @@ def test_one_that_cannot_start(
 
 
 @pytest.mark.parametrize("text", ["0", "3..2", "1..", "..2", "x", "1..99999", "-1"])
-def test_numbers_of_replicas(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A number, or two of which the first is not larger."""
+def test_numbers_of_replicas_are_validated(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A single number or an increasing range is valid."""
     with pytest.raises(SystemExit) as end:
         main(["scale", str(MODELS), f"--replicas={text}"])
     assert (

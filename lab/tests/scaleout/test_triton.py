@@ -1,4 +1,4 @@
-"""A real Triton with our engine inside answers as our own server does, by value."""
+"""Compare a real Triton with our engine to our own server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two embedded models, and one whose tensors have no dimension."""
+    """Return two embedded models, and one with tensors without dimensions."""
     models = tmp_path_factory.mktemp("models")
     for name in ("digits", "petals"):
         shutil.copytree(MODELS / name, models / name)
@@ -81,7 +81,7 @@ def ask_triton(url: str, name: str, inputs: list[dict[str, Any]]) -> dict[str, A
     "name", ["digits", "digits.tflite", "digits.tflite-int8", "digits.onnx", "petals"]
 )
 def test_answers_are_equal(ours: Server, theirs: str, name: str) -> None:
-    """Every output by name, shape and value; an empty answer would be no answer."""
+    """Every output has the same name, shape and values, and none is empty."""
     model, _, version = name.partition(".")
     path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "")
     metadata = ours.call("GET", path).json()["inputs"]
@@ -108,8 +108,7 @@ def test_answers_are_equal(ours: Server, theirs: str, name: str) -> None:
         assert other["data"] == pytest.approx(mine["data"], abs=1e-6)
 
 
-def test_a_tensor_without_dimensions(theirs: str) -> None:
-    """It has one in Triton, of size 1."""
+def test_a_tensor_without_dimensions_has_one_of_size_1(theirs: str) -> None:
     [output] = ask_triton(
         theirs,
         "double",
@@ -119,7 +118,7 @@ def test_a_tensor_without_dimensions(theirs: str) -> None:
 
 
 def test_binary_tensors(theirs: str) -> None:
-    """Triton's own client, with bytes both ways."""
+    """Triton's own client sends and receives bytes."""
     client: Any = pytest.importorskip("tritonclient.http")
     image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
     tensor = client.InferInput("image", image.shape, "FP32")
@@ -143,7 +142,7 @@ def test_binary_tensors(theirs: str) -> None:
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False])
 def test_a_client_of_kserve(theirs: str, binary_in: bool, binary_out: bool) -> None:
-    """KServe's own client, unchanged, in both forms; it cannot read Triton's empty answers of health."""
+    """Both forms work; it can't read Triton's empty health answers."""
     image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
     answers: list[Any] = []
 
@@ -166,7 +165,7 @@ def test_a_client_of_kserve(theirs: str, binary_in: bool, binary_out: bool) -> N
 
 
 def test_curl(theirs: str) -> None:
-    """The program, with a tensor as JSON and as bytes."""
+    """A tensor is sent as JSON and as bytes."""
     image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
     tensor = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32"}
     as_json = json.dumps(
@@ -210,7 +209,7 @@ def test_curl(theirs: str) -> None:
 
 
 def test_its_rate_is_measured_beside_ours() -> None:
-    """A quick run of the benchmark Q1: every connection of both sides is answered."""
+    """A short run of benchmark Q1 gets answers on every connection."""
     rows = throughput.run(QUICK)
     assert [row.name for row in rows] == ["Q1"] * len(throughput.GOALS) * len(
         throughput.CONNECTIONS

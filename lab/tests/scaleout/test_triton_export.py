@@ -1,4 +1,4 @@
-"""A models folder as Triton's model repository, and the code that Triton runs, with a stand-in for its module."""
+"""Export a models folder as Triton's repository, and run its code on a stand-in."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def export(models: Path, target: Path) -> list[Any]:
         service.close()
 
 
-def test_the_embedded_models(models_copy: Path, tmp_path: Path) -> None:
-    """A Triton model a version, and one by the model name; equal code; a reason for what is left out."""
+def test_the_embedded_models_are_exported(models_copy: Path, tmp_path: Path) -> None:
+    """Each version is a Triton model with equal code; omissions have a reason."""
     rows = export(models_copy, tmp_path / "out")
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {
@@ -82,8 +82,8 @@ def test_the_embedded_models(models_copy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.onnx
-def test_scalars_and_models_with_state(tmp_path: Path) -> None:
-    """A tensor without dimensions has one in Triton; a model with state is left out. Odd paths are quoted."""
+def test_scalars_are_exported_and_stateful_models_are_not(tmp_path: Path) -> None:
+    """A scalar has one dimension in Triton. Odd paths are quoted."""
     models = tmp_path / 'mödels "x" \\'
     for name in ("double", "sum"):
         (models / name).mkdir(parents=True)
@@ -100,8 +100,8 @@ def test_scalars_and_models_with_state(tmp_path: Path) -> None:
     assert text.isascii() and text.count('m\\303\\266dels \\042x\\042 \\134"') == 1
 
 
-def test_names_that_triton_cannot_have(tmp_path: Path) -> None:
-    """Two versions with one name in Triton, or one that no folder can have: the other versions are exported."""
+def test_impossible_names_are_omitted(tmp_path: Path) -> None:
+    """They are duplicates in Triton, or invalid folder names."""
     models, long, version = tmp_path / "models", 128 * "m", 127 * "v"
     for model, name in (("a", "b.c"), ("a.b", "c"), (long, version)):
         copy_folder(MODELS / "petals", models / model)
@@ -121,10 +121,10 @@ def test_names_that_triton_cannot_have(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.b.c", "a"}
 
 
-def test_the_command(
+def test_the_command_reports_each_version(
     tmp_path: Path, models_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints what became of each version, writes no folder twice, and fails where nothing could be exported."""
+    """It overwrites no folder, and fails if nothing can be exported."""
     out = tmp_path / "out"
     assert main(["export", "--to", "triton", "--json", str(models_copy), str(out)]) == 0
     rows = {
@@ -191,7 +191,7 @@ class StandInRequest:
 
 
 class StandInError:
-    """Triton's error: no exception, a part of an answer."""
+    """Triton's error: not an exception, but a part of an answer."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = range(6)
 
@@ -200,7 +200,7 @@ class StandInError:
 
 
 class StandInException(Exception):
-    """What ``initialize`` raises."""
+    """The exception of ``initialize``."""
 
 
 @dataclass
@@ -213,7 +213,7 @@ class StandInResponse:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The names of ``triton_python_backend_utils`` that our code uses."""
+    """Return the names of ``triton_python_backend_utils`` that our code uses."""
     module: Any = types.ModuleType("triton_python_backend_utils")
     module.Tensor, module.InferenceResponse = StandInTensor, StandInResponse
     module.TritonError, module.TritonModelException = StandInError, StandInException
@@ -225,7 +225,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def open_exported(folder: Path) -> Any:
-    """Run a model's code as Triton does, with its configuration as Triton writes it."""
+    """Run a model's code with a configuration, as Triton does."""
     spec = importlib.util.spec_from_file_location(
         "exported_model", folder / "1" / "model.py"
     )
@@ -248,10 +248,10 @@ def open_exported(folder: Path) -> Any:
     return model
 
 
-def test_the_code_answers_as_we_do(
+def test_the_code_answers_like_our_server(
     stand_in: Any, server: Any, models_copy: Path, tmp_path: Path
 ) -> None:
-    """Equal numbers; a fault is an error of its own request, with our code and sentence."""
+    """A fault affects its own request only, with our code and sentence."""
     export(models_copy, tmp_path / "out")
     model = open_exported(tmp_path / "out" / "digits")
     image = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 8, 8, 1)
@@ -280,8 +280,10 @@ def test_the_code_answers_as_we_do(
     model.finalize()
 
 
-def test_a_model_that_is_gone(stand_in: Any, models_copy: Path, tmp_path: Path) -> None:
-    """Triton is told our code and sentence when it starts, not with the first request."""
+def test_a_missing_model_fails_at_the_start(
+    stand_in: Any, models_copy: Path, tmp_path: Path
+) -> None:
+    """Triton gets our code and sentence before the first request."""
     export(models_copy, tmp_path / "out")
     for path in (models_copy / "petals").iterdir():
         if path.is_file():

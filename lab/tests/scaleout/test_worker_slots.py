@@ -1,4 +1,4 @@
-"""Numbers of workers, and bodies that a WSGI server hands over."""
+"""Assign worker numbers, and read bodies from a WSGI server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pocketserve_scale.worker_slot import NoSlotError, WorkerSlot
 from pocketserve_wire import ApiError
 
 
-def test_the_lowest_free_number(tmp_path: Path) -> None:
-    """A worker that follows another has its number and folder; who is not alone knows it at once."""
+def test_a_worker_takes_the_lowest_free_number(tmp_path: Path) -> None:
+    """A successor gets the same number and folder; others are noticed at once."""
     first = WorkerSlot(tmp_path)
     assert first.is_alone()
     second = WorkerSlot(tmp_path)
@@ -37,8 +37,8 @@ def test_the_lowest_free_number(tmp_path: Path) -> None:
     third.close()
 
 
-def test_a_number_is_given_back_once(tmp_path: Path) -> None:
-    """A second close does not end a file that has the descriptor by then."""
+def test_a_number_is_released_once(tmp_path: Path) -> None:
+    """A second close must not affect a reused descriptor."""
     slot = WorkerSlot(tmp_path)
     slot.close()
     with open(tmp_path / "other", "wb") as other:
@@ -47,8 +47,7 @@ def test_a_number_is_given_back_once(tmp_path: Path) -> None:
     assert (tmp_path / "other").read_bytes() == b"written"
 
 
-def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
-    """One sentence with the way out."""
+def test_an_unusable_folder_is_explained(tmp_path: Path) -> None:
     (tmp_path / "workers").write_text("no folder")
     with pytest.raises(NoSlotError, match=r"cannot be used .* POCKETSERVE_STATE_DIR"):
         WorkerSlot(tmp_path)
@@ -61,8 +60,8 @@ def read(data: bytes, *, trusted: bool = True, **headers: str) -> bytes:
     )
 
 
-def test_bodies_that_are_taken() -> None:
-    """Of a known length, in chunks, or none; what follows the announced length stays where it is."""
+def test_valid_bodies_are_read() -> None:
+    """They have a length, chunks or nothing; later bytes stay unread."""
     data = bytes(range(256)) * 300
     assert read(data + b"more", CONTENT_LENGTH=str(len(data))) == data
     assert (
@@ -88,8 +87,8 @@ def test_bodies_that_are_taken() -> None:
         ({"CONTENT_LENGTH": "90001"}, "INVALID_REQUEST"),
     ],
 )
-def test_bodies_that_are_refused(headers: dict[str, Any], code: str) -> None:
-    """Too long, before it is read; or shorter than it was announced, so that no half tensor reaches a model."""
+def test_invalid_bodies_are_refused(headers: dict[str, Any], code: str) -> None:
+    """Too long ones aren't read, and truncated ones don't reach a model."""
     with pytest.raises(ApiError) as caught:
         read(bytes(90_000), **headers)
     assert caught.value.code.name == code

@@ -1,4 +1,4 @@
-"""A client that asks all the while, as an app would, and remembers what became of each request."""
+"""Send requests continuously, as an app would, and record the outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGITS = {
 
 @dataclass
 class Record:
-    """What became of the requests, in order: the digit that was asked, and the answer or the error."""
+    """Outcomes in order: the digit sent, and the answer or error."""
 
     entries: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -26,7 +26,7 @@ class Record:
         return [got for _, got in self.entries if isinstance(got, Exception)]
 
     def right(self) -> int:
-        """How many were answered; each answer has to be the one to its own request."""
+        """Return the number of answers; check that each belongs to its request."""
         answers = [
             (asked, got)
             for asked, got in self.entries
@@ -37,7 +37,7 @@ class Record:
 
 
 class Asker:
-    """Asks one digit after the other until it is closed. Use it as a context manager."""
+    """Sends one digit after the other until it is closed."""
 
     def __init__(self, client: Client) -> None:
         self.record = Record()
@@ -67,5 +67,5 @@ class Asker:
                 "label"
             ]
         except (ServerError, ServerUnreachableError) as error:
-            self._ends.wait(0.02)  # an app would not hammer either
+            self._ends.wait(0.02)  # an app would not retry at once either
             return error

@@ -1,4 +1,4 @@
-"""A simulated phone with a real server on it, and real clients."""
+"""Provide a simulated phone with a real server and real clients."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ports import free_port
 LIMIT_S = 120.0
 FLOWER, WIDTH = [5.1, 3.5, 1.4], 0.2266
 QUICK = dataclasses.replace(DEVICES["mid"], speed=1.0)
-"""A phone at the desktop's speed, where a test is not about speed."""
+"""A phone at the desktop's speed, for tests of other things."""
 
 
 def eventually(what: Callable[[], Any], limit: float = LIMIT_S) -> Any:
-    """Ask again and again until the answer is true; returns it."""
+    """Repeat until the result is true; return it."""
     deadline, never = time.monotonic() + limit, threading.Event()
     while not (answer := what()):
         assert time.monotonic() < deadline, "it did not happen in time"
-        never.wait(0.02)  # another process gives no sign that could be waited for
+        never.wait(0.02)  # another process sends no event to wait for
     return answer
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that nobody has, for a server that has the same ones after it was killed."""
+    """Return two unused ports that a restarted server can reuse."""
     return free_port(), free_port()
 
 
@@ -43,7 +43,7 @@ class Served:
     """A phone that runs a server.
 
     Attributes:
-        ports: HTTP, socket protocol.
+    ports: HTTP, socket protocol.
     """
 
     phone: Phone
@@ -52,7 +52,7 @@ class Served:
 
     @property
     def log(self) -> str:
-        """What the server has printed."""
+        """Return the server's output."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
@@ -60,7 +60,7 @@ class Served:
         return self.phone.image.home / ".local/state/pocketserve/token"
 
     def await_ready(self) -> dict[str, Any]:
-        """Wait until the process that runs now has said that it is ready."""
+        """Wait until the current process reports that it is ready."""
         return eventually(self._ready)
 
     def _ready(self) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ class Served:
         return content if content["pid"] == self.phone.processes.pid else None
 
     def client(self, transport: str, **options: Any) -> Client:
-        """A client of one transport, ``http`` or ``socket``."""
+        """Return a client of one transport, ``http`` or ``socket``."""
         port = self.ports[0 if transport == "http" else 1]
         return Client(
             f"{transport}://127.0.0.1:{port}", token_file=self.token_file, **options
@@ -79,13 +79,13 @@ class Served:
 
 
 def width(client: Client, **options: Any) -> float:
-    """Ask for the petal that every test knows."""
+    """Return the width of the petal that every test uses."""
     return client.predict("petals", FLOWER, **options)["predictions"][0]["value"]
 
 
 @pytest.fixture
 def serve_on(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Starts a server on a phone: ``serve_on(model, *options)``."""
+    """Return a function that starts a server: ``serve_on(model, *options)``."""
     phones: list[Phone] = []
 
     def start(model: PhoneModel = QUICK, *options: str) -> Served:

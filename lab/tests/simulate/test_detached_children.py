@@ -1,4 +1,4 @@
-"""Following processes in sessions of their own."""
+"""Follow processes in sessions of their own."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there were: Node and trials come and go, and the last one is followed as the first."""
+def test_ended_processes_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node and trials are short-lived, and the last one is followed like the first."""
     monkeypatch.setattr(detached_children, "MAX", 1)
     followed = DetachedChildren()
     command = [sys.executable, "-c", LEADER]
@@ -53,11 +53,9 @@ def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) ->
             followed.forget()
 
 
-def test_a_process_that_ends_while_it_is_looked_at(
+def test_a_process_that_ends_meanwhile_has_no_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has no children then; whoever looks goes on."""
-
     def gone(_path: str) -> list[str]:
         raise ProcessLookupError
 

@@ -1,4 +1,4 @@
-"""What each event does to a real server and real clients, and that nothing acknowledged is lost."""
+"""Apply each event to a real server and clients: nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TRANSPORTS = ("socket", "http")
 
 
 def more_right(record: Record, count: int = 10) -> None:
-    """Wait until so many further requests were answered rightly."""
+    """Wait for this many further right answers."""
     before = record.right()
     eventually(lambda: record.right() >= before + count)
 
 
 def doctor(served: Served) -> dict[str, str]:
-    """What the doctor finds on the phone, sentences by subject."""
+    """Return the doctor's findings on the phone by subject."""
     command = [
         sys.executable,
         "-m",
@@ -54,8 +54,8 @@ def doctor(served: Served) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_freeze(serve_on, transport):
-    """The client gives up at its deadline; after the thaw the same client has right answers again."""
+def test_a_frozen_server_answers_again_after_the_thaw(serve_on, transport):
+    """The client times out, and the same client works again later."""
     served = serve_on()
     with served.client(transport, reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
@@ -67,9 +67,7 @@ def test_freeze(serve_on, transport):
         )
         with pytest.raises(ServerUnreachableError, match=r"within 0\.5 s"):
             impatient.result(0.5)
-        assert (
-            served.phone.processes.pid is not None
-        )  # the process is there all the while
+        assert served.phone.processes.pid is not None  # the process still exists
         served.phone.end(freeze)
         assert patient.result()["predictions"][0]["value"] == pytest.approx(
             WIDTH, abs=1e-3
@@ -79,8 +77,8 @@ def test_freeze(serve_on, transport):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_kill(serve_on, transport):
-    """A client finds the server again by itself once it is started again; that start tells of the kill."""
+def test_clients_find_a_killed_server_again(serve_on, transport):
+    """The next start reports the kill."""
     served = serve_on()
     with served.client(transport, reconnect=60.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
@@ -93,7 +91,7 @@ def test_kill(serve_on, transport):
         ] == [(before, -9, "kill")]
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
-        asked = client.async_predict("petals", FLOWER)  # while nobody listens
+        asked = client.async_predict("petals", FLOWER)  # while nothing listens
         served.phone.end(kill)
         assert asked.result()["predictions"][0]["value"] == pytest.approx(
             WIDTH, abs=1e-3
@@ -108,8 +106,8 @@ def test_kill(serve_on, transport):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", ["freeze", "kill"])
-def test_what_was_answered_is_right(serve_on, kind, transport):
-    """Under way at the worst moment: each request is answered rightly or ends in an error, and then all goes on."""
+def test_answers_around_an_event_are_right(serve_on, kind, transport):
+    """A request in progress is answered rightly or fails, and service resumes."""
     served = serve_on()
     with Asker(served.client(transport, timeout=0.4, reconnect=0.0)) as record:
         more_right(record)
@@ -123,8 +121,8 @@ def test_what_was_answered_is_right(serve_on, kind, transport):
     assert all(isinstance(error, ServerUnreachableError) for error in record.errors)
 
 
-def test_background(serve_on):
-    """Only slow cores are left, to every thread; loaded models are opened again for as many threads."""
+def test_a_background_app_gets_slow_cores_only(serve_on):
+    """This affects every thread; models are reopened with as many threads."""
     even = PhoneModel(
         "even",
         fast_cores=4,
@@ -164,8 +162,8 @@ def test_background(serve_on):
     assert not record.errors and not phone.processes.exits
 
 
-def test_thermal(serve_on):
-    """A hot phone is slow, and says so; everything is answered."""
+def test_a_hot_phone_is_slow_and_reports_it(serve_on):
+    """Everything is answered."""
     served = serve_on()
     zone = served.phone.image.root / "sys/class/thermal/thermal_zone0/temp"
     cool, hot = (
@@ -183,8 +181,8 @@ def test_thermal(serve_on):
     assert not record.errors
 
 
-def test_battery(serve_on):
-    """The server notices a low battery with the first model and saves power; Termux:API may also not answer at all."""
+def test_a_low_battery_saves_power(serve_on):
+    """It is noticed with the first model, unless Termux:API doesn't answer."""
     served = serve_on()
     low, hanging = PhoneEvent("battery"), PhoneEvent("battery", options={"answers": 0})
     served.phone.begin(low)
@@ -206,8 +204,8 @@ def test_battery(serve_on):
 
 
 @pytest.mark.parametrize("options", [{"answers": 0}, {"percent": 90}])
-def test_a_battery_that_says_nothing_bad(serve_on, options):
-    """Nothing waits for a program that hangs, and its end is not waited for either."""
+def test_a_hung_battery_program_delays_nothing(serve_on, options):
+    """Its end is not awaited either."""
     served = serve_on()
     served.phone.begin(PhoneEvent("battery", options=options))
     with served.client("socket") as client:
@@ -219,8 +217,8 @@ def test_a_battery_that_says_nothing_bad(serve_on, options):
     assert served.phone.processes.exits[-1].code == 0
 
 
-def test_memory_pressure_that_can_be_borne(serve_on):
-    """The figure that the server and the doctor look at goes down; what is loaded goes on."""
+def test_mild_memory_pressure_keeps_models_loaded(serve_on):
+    """The server and the doctor see the lower figure."""
     served = serve_on()
     some = PhoneEvent("memory_pressure", options={"mb": 250})
     with Asker(served.client("socket")) as record:
@@ -236,8 +234,8 @@ def test_memory_pressure_that_can_be_borne(serve_on):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_memory_pressure_that_kills(serve_on, transport):
-    """A server that holds more than is left is killed; its clients are told, and find the next one."""
+def test_severe_memory_pressure_kills_the_server(serve_on, transport):
+    """Clients get an error and find the next server."""
     served = serve_on()
     before, maximum = (
         served.phone.processes.pid,
@@ -260,8 +258,8 @@ def test_memory_pressure_that_kills(serve_on, transport):
 
 
 @pytest.mark.parametrize("by", [90 * 86_400, -90 * 86_400])
-def test_clock_jump(serve_on, by):
-    """The date on the wall changes and nothing else: no deadline, no loaded model, no connection, no open pairing."""
+def test_a_clock_jump_changes_the_date_only(serve_on, by):
+    """Deadlines, loaded models, connections and open pairings are unaffected."""
     served = serve_on()
     jump = PhoneEvent("clock_jump", options={"by": by})
     with served.client("socket") as client, Asker(served.client("http")) as record:
@@ -289,8 +287,8 @@ def test_clock_jump(serve_on, by):
     assert not record.errors and not served.phone.processes.exits
 
 
-def test_squatter(serve_on):
-    """Another app has the ports: who holds the token says nothing to it, and the server says that they are taken."""
+def test_a_port_hijacker_gets_no_token(serve_on):
+    """Clients send it nothing, and the server reports the taken ports."""
     served = serve_on()
     token = served.token_file.read_text().strip()
     event = PhoneEvent("squatter")
@@ -311,7 +309,7 @@ def test_squatter(serve_on):
         )
         with pytest.raises(
             NotOurServerError
-        ):  # and does not go on to hand the token over by HTTP
+        ):  # and does not fall back to HTTP with the token
             automatic.send(Request("GET", "/v2"))
         automatic.close()
         eventually(
@@ -335,8 +333,8 @@ def test_squatter(serve_on):
     assert codes[0] == (-9, "squatter") and set(codes[1:]) == {(1, "squatter")}
 
 
-def test_a_hijacker_hears_everything_over_http(serve_on):
-    """What docs/security.md says: HTTP cannot tell who listens. This test falls when that is mended."""
+def test_a_hijacker_reads_everything_over_http(serve_on):
+    """docs/security.md documents it: HTTP can't identify the listener."""
     served = serve_on()
     token, event = served.token_file.read_text().strip(), PhoneEvent("squatter")
     with served.client("http", reconnect=0.0) as client:
@@ -374,7 +372,7 @@ def test_a_hijacker_hears_everything_over_http(serve_on):
         (PhoneEvent("squatter", options={"ports": 8470}), "a list of port numbers"),
     ],
 )
-def test_events_that_cannot_be(event, expected):
+def test_impossible_events_are_refused(event, expected):
     from pocketserve_simulate.phone.events import check_event
 
     with pytest.raises(EventError) as caught:
@@ -382,8 +380,8 @@ def test_events_that_cannot_be(event, expected):
     assert expected in str(caught.value)
 
 
-def test_a_hijacker_cannot_take_ports_that_others_have(serve_on):
-    """The event does not happen then, and the server comes back."""
+def test_a_hijacker_cannot_take_used_ports(serve_on):
+    """The event is cancelled, and the server is restarted."""
     served = serve_on()
     with (
         socket.create_server(("127.0.0.1", 0)) as other,

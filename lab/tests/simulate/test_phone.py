@@ -1,4 +1,4 @@
-"""The phone itself: its cores, its look, its processes and their ends."""
+"""Test the phone: cores, environment, processes and their ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def phone_with(fast: int, slow: int) -> PhoneModel:
         (1, 0, 1, ((0,), ())),
     ],
 )
-def test_how_cores_are_laid_over_the_desktops(fast, slow, desktop, expected):
+def test_cores_are_mapped_to_the_desktops(fast, slow, desktop, expected):
     cores = map_cores(phone_with(fast, slow), range(desktop))
     assert (cores.fast, cores.slow) == expected
     assert bool(set(cores.fast) & set(cores.slow)) == (desktop == 1 and slow > 0)
@@ -64,7 +64,7 @@ def test_every_phone_fits_every_desktop(fast, slow, desktop):
     assert len(listed) == 1 or not set(cores.fast) & set(cores.slow)
 
 
-def test_knobs():
+def test_knobs_have_limits():
     changed = DEVICES["mid"].with_knobs(speed=0.1, fast_cores=None)
     assert (changed.speed, changed.fast_cores, changed.name) == (0.1, 4, "mid, changed")
     assert DEVICES["mid"].with_knobs(speed=None) == DEVICES["mid"]
@@ -79,7 +79,7 @@ def test_knobs():
             DEVICES["mid"].with_knobs(**wrong)
 
 
-def test_conditions_together():
+def test_conditions_are_combined():
     heat, low = Condition(speed=0.5, heat=80.0), Condition(battery={"percentage": 8})
     both = combine(
         [
@@ -103,7 +103,7 @@ def test_conditions_together():
 
 
 class Sent:
-    """Remembers the signals; what a process would be after them."""
+    """Records signals, and the resulting state of the processes."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -121,7 +121,9 @@ class Sent:
 
 
 def test_the_duty_cycle_stops_and_continues():
-    """It alternates at a share of the time, holds still in a freeze, and leaves the processes running at its end."""
+    """It stops processes for a share of the time, pauses in a freeze, and ends with
+    them running.
+    """
     sent = Sent()
     cycle = DutyCycle(sent)
     try:
@@ -145,7 +147,7 @@ def test_the_duty_cycle_stops_and_continues():
 
 
 def run_python(folder: Path, code: str, **options) -> str:
-    """What a piece of Python prints in the phone's surroundings."""
+    """Run Python on the phone and return its output."""
     with Phone(QUICK, folder, **options) as phone:
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -158,8 +160,8 @@ def run_python(folder: Path, code: str, **options) -> str:
         return done.stdout
 
 
-def test_the_look(tmp_path):
-    """Code asks our seam and is on Android; platformdirs and Termux's programs agree."""
+def test_the_phone_looks_like_android(tmp_path):
+    """Our own code, platformdirs and Termux's programs agree."""
     code = (
         "import os, subprocess, tempfile, platformdirs; from pocketserve import system;"
         "from pocketserve.engine.device.cores import count_fast, readable_memory, top_speed_khz, usable_cores;"
@@ -180,8 +182,8 @@ def test_the_look(tmp_path):
     assert third == str(QUICK.api)
 
 
-def test_settings_of_the_desktop_stay_there(tmp_path, monkeypatch):
-    """A phone has a state folder and a token of its own; where packages are is the same for both."""
+def test_the_desktops_settings_do_not_apply(tmp_path, monkeypatch):
+    """A phone has its own state and token, but the desktop's packages."""
     for name in ("STATE_DIR", "TOKEN_FILE", "TOKEN", "URL", "HTTP_PORT"):
         monkeypatch.setenv(f"POCKETSERVE_{name}", str(tmp_path / "desktop"))
     monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", "/packages")
@@ -211,8 +213,8 @@ def test_a_sitecustomize_of_the_desktop_still_runs(tmp_path, monkeypatch):
     )
 
 
-def test_the_clock_is_the_phones(tmp_path):
-    """Every way to ask the module ``time`` for the time jumps, and ``logging`` can use it; monotonic time does not."""
+def test_the_phone_has_its_own_clock(tmp_path):
+    """All wall-clock functions and ``logging`` jump; monotonic time doesn't."""
     code = (
         "import logging, sys, time; from pocketserve.system import simulation; import struct;"
         "before, mono = time.time(), time.monotonic();"
@@ -227,8 +229,8 @@ def test_the_clock_is_the_phones(tmp_path):
     assert run_python(tmp_path / "phone", code).strip()
 
 
-def test_a_second_run_is_a_guest(tmp_path):
-    """It finds the phone as the first one left it, and the next one after both has it anew."""
+def test_a_second_run_shares_the_phone(tmp_path):
+    """It finds the first run's state; after both have ended, the phone is reset."""
     battery = tmp_path / "battery.json"
     with Phone(QUICK, tmp_path) as phone:
         phone.begin(PhoneEvent("battery"))
@@ -269,8 +271,8 @@ def test_a_failing_command_is_started_again_by_the_supervisor_only(tmp_path):
 
 
 @pytest.mark.live
-def test_it_dies_with_the_simulation(tmp_path):
-    """A stopped process that nobody wakes would stay for ever."""
+def test_processes_end_with_the_simulation(tmp_path):
+    """A stopped process would otherwise stay forever."""
     code = (
         "import sys, os, pathlib; from pocketserve_simulate.phone.phone import Phone;"
         "from pocketserve_simulate.phone.events import PhoneEvent;"
@@ -301,8 +303,8 @@ def test_it_dies_with_the_simulation(tmp_path):
 
 
 @pytest.mark.live
-def test_what_is_hidden(tmp_path):
-    """A folder and a file that the desktop has are not seen on the phone, where the system allows that."""
+def test_the_desktops_files_are_hidden(tmp_path):
+    """This needs support by the system."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there/models").mkdir()
     absent = [
@@ -333,7 +335,7 @@ def test_what_is_hidden(tmp_path):
 
 
 def state_of(pid: int) -> str:
-    """As Linux has it: T is stopped; empty for a process that has ended."""
+    """Return Linux's process state: T is stopped, empty is ended."""
     try:
         found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -342,8 +344,8 @@ def state_of(pid: int) -> str:
 
 
 @pytest.mark.live
-def test_children_in_sessions_of_their_own_share_its_fate(tmp_path, monkeypatch):
-    """They and what they start freeze, thaw and end with the app, as on Android."""
+def test_detached_children_share_the_apps_state(tmp_path, monkeypatch):
+    """They freeze, thaw and end with it, as on Android."""
     (tmp_path / "own").mkdir()
     shell = f"sleep 600 & echo $$ $! > {tmp_path / 'pids.new'}; mv {tmp_path / 'pids.new'} {tmp_path / 'pids'}; wait"
     begin = f"import subprocess; subprocess.Popen(['sh', '-c', {shell!r}], start_new_session=True)"

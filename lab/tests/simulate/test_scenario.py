@@ -1,4 +1,4 @@
-"""Scenario files: what they may say, and the sentence for each mistake."""
+"""Read scenario files, and explain each mistake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse(text: str) -> Scenario:
     return parse_scenario(text.encode(), "s.toml")
 
 
-def test_what_is_left_out_has_a_default() -> None:
+def test_omitted_keys_have_defaults() -> None:
     scenario = parse(WHOLE)
     assert (scenario.name, scenario.device, scenario.seconds, scenario.recovery) == (
         "s",
@@ -50,7 +50,7 @@ def test_what_is_left_out_has_a_default() -> None:
     assert scenario.streams[0].max_call_s == 15
 
 
-def test_everything_can_be_said() -> None:
+def test_every_key_is_read() -> None:
     scenario = parse(
         'description = "d"\ndevice = "budget"\nseconds = 9.5\nrecovery = 1\n'
         '[server]\nload = ["petals"]\noptions = ["--queue-limit", "4"]\n'
@@ -149,7 +149,6 @@ LINES = st.lists(
 
 @given(LINES.map("\n".join).map(str.encode) | st.binary(max_size=200))
 def test_any_file_is_read_or_refused(content: bytes) -> None:
-    """Nothing but a scenario or a sentence comes of a file, whatever is in it."""
     said = ""
     try:
         parse_scenario(content, "s.toml")
@@ -158,7 +157,7 @@ def test_any_file_is_read_or_refused(content: bytes) -> None:
     assert not said or said.startswith("s.toml: ")
 
 
-def test_a_file_that_is_too_large_or_missing(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_missing_is_refused(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(
@@ -174,8 +173,8 @@ def test_a_file_that_is_too_large_or_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_what_is_shipped_can_be_read(name: str) -> None:
-    """It says in its first line what it means, and is over in less than a minute."""
+def test_shipped_scenarios_are_valid(name: str) -> None:
+    """Each begins with its purpose and takes less than a minute."""
     scenario = read_scenario(name)
     assert scenario.name == name
     assert scenario.description
@@ -189,7 +188,7 @@ def test_three_are_shipped() -> None:
     assert shipped() == ["camera-live", "commute", "worst-day"]
 
 
-def test_the_documented_one_can_be_read() -> None:
+def test_the_documented_scenario_is_valid() -> None:
     text = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
     (shown,) = re.findall(
         r"^```toml file=scenario.toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL

@@ -1,4 +1,4 @@
-"""Scenarios run to their end: nobody is given a wrong answer, nobody is left waiting, and everybody is served again."""
+"""Run scenarios to their end: all answers are right and service resumes."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ def run(scenario: str, report: Path) -> dict:
     return content
 
 
-def test_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A freeze and a kill, with everything that a long one has: tables, report and picture."""
+def test_a_short_scenario_has_a_full_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has a freeze and a kill, tables, a report and a picture."""
     path = tmp_path / "short.toml"
     path.write_text(SHORT)
     content = run(str(path), tmp_path / "report")
@@ -75,9 +77,7 @@ def test_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_that_is_ended_in_a_freeze_leaves_nothing(
-    tmp_path: Path, number: int
-) -> None:
+def test_an_interrupted_freeze_leaves_nothing(tmp_path: Path, number: int) -> None:
     path, temporary = tmp_path / "frozen.toml", tmp_path / "temporary"
     temporary.mkdir()
     path.write_text(
@@ -97,9 +97,10 @@ def test_one_that_is_ended_in_a_freeze_leaves_nothing(
 
 
 @pytest.mark.soak
-def test_those_that_are_shipped(tmp_path: Path) -> None:
-    """Every promise is kept, by three phones at a time. Only the two seconds of a recovery, which an idle machine
-    keeps, are left to the command: here other work takes the cores, and a start is mostly computing."""
+def test_shipped_scenarios_keep_every_promise(tmp_path: Path) -> None:
+    """Three phones run at a time. Recovery may take longer than two seconds, since
+    other work uses the cores and a start is mostly computing.
+    """
     names = shipped()
     assert len(names) == 3
     with ThreadPoolExecutor(len(names)) as pool:
@@ -116,7 +117,7 @@ def test_those_that_are_shipped(tmp_path: Path) -> None:
 
 
 def run_patiently(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command, with a copy of a shipped scenario that allows ten seconds for each recovery."""
+    """Run a copy of a shipped scenario that allows ten seconds for each recovery."""
     text = (
         resources.files("pocketserve_simulate.scenarios") / f"{name}.toml"
     ).read_text()

@@ -1,4 +1,4 @@
-"""``pocketserve simulate`` as a person uses it: a command, a timeline, lines typed in, Ctrl-C."""
+"""Use ``pocketserve simulate`` with commands, timelines, typed lines and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def simulate(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class Run:
-    """``pocketserve simulate … -- serve`` under way."""
+    """A running ``pocketserve simulate … -- serve``."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.ports = free_ports()
@@ -83,7 +83,7 @@ class Run:
         self.process.stdin.flush()
 
     def says(self, what: str) -> None:
-        """Wait until it has printed something."""
+        """Wait for a line of output."""
         eventually(lambda: what in self.text or self.process.poll() is not None)
         assert what in self.text, self.text
 
@@ -119,8 +119,8 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         each.close()
 
 
-def test_the_doctor_on_a_phone():
-    """It finds Termux, the phone's cores and memory, and a battery; its exit code is passed on."""
+def test_the_doctor_examines_the_phone():
+    """It finds Termux, cores, memory and a battery; its exit code is passed on."""
     done = simulate(
         "--device", "budget", "--memory", "200M", "--", "doctor", str(MODELS), "--json"
     )
@@ -138,7 +138,7 @@ def test_the_doctor_on_a_phone():
     assert simulate("--", "predict").returncode == 2
 
 
-def test_a_reader_that_does_not_read_holds_up_no_event() -> None:
+def test_a_blocked_reader_does_not_delay_events() -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.write(writer, b" " * 4096)
@@ -154,8 +154,8 @@ def test_a_reader_that_does_not_read_holds_up_no_event() -> None:
     os.close(writer)
 
 
-def test_typed_events(run):
-    """Each begins and ends as typed; a killed server comes back when told to; `quit` ends all with 0."""
+def test_typed_events_begin_and_end(run):
+    """A killed server can be restarted; `quit` exits with 0."""
     one = run()
     one.await_ready()
     with one.client() as client:
@@ -178,7 +178,7 @@ def test_typed_events(run):
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         one.type("freeze 0.2")
         one.says("freeze begins, for 0.2 s")
-        assert width(client) == pytest.approx(WIDTH, abs=1e-3)  # thawed by itself
+        assert width(client) == pytest.approx(WIDTH, abs=1e-3)  # thawed automatically
         for line, answer in {
             "quake": "there is no event 'quake'",
             "freeze soon": "seconds must be a number",
@@ -197,18 +197,21 @@ def test_typed_events(run):
 
 
 def found(client: Client) -> bool:
-    """Whether the server is there; a client looks for a lost one, not for one that it has never met."""
+    """Return whether the server is there.
+
+    A client only searches for a server that it has found before.
+    """
     try:
         return client.is_ready()
     except ServerUnreachableError:
         return False
 
 
-def test_a_timeline_of_events(run):
+def test_a_timeline_of_events_is_run(run):
     one = run("--events", "kill@1+0.1,freeze@1.5+0.2,clock_jump@2+0.1:by=60")
     one.await_ready()
     assert one.process.stdin is not None
-    one.process.stdin.close()  # nobody types
+    one.process.stdin.close()  # no input
     one.process.stdin = None
     for event in ("kill", "freeze", "clock_jump"):
         one.says(f"{event} begins, for 0.")
@@ -216,15 +219,15 @@ def test_a_timeline_of_events(run):
     with one.client() as client:
         eventually(
             lambda: found(client)
-        )  # the new process may take longer to start than all of this
+        )  # the new process may start later than all of these
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(60) == 0
     assert "ended at once" not in one.text
 
 
-def test_ending_a_frozen_server(run):
-    """SIGTERM ends it all, though the server cannot hear it."""
+def test_a_frozen_server_can_be_ended(run):
+    """SIGTERM ends everything, though the server can't handle it."""
     one = run()
     one.await_ready()
     one.type("freeze")
@@ -233,13 +236,13 @@ def test_ending_a_frozen_server(run):
     assert one.process.wait(60) == 0
 
 
-def test_a_server_too_large_for_the_phone(run):
-    """It is killed, and the run ends with 1 and says why."""
+def test_a_server_too_large_for_the_phone_is_killed(run):
+    """The run exits with 1 and explains it."""
     one = run("--memory", "32M")
     eventually(lambda: one.ready.exists() or one.process.poll() is not None)
     if (
         one.process.poll() is None
-    ):  # the bare server fits, the runtime and a model do not
+    ):  # the bare server fits, the runtime and a model don't
         with pytest.raises(ServerUnreachableError), one.client(0.0) as client:
             width(client)
     assert one.process.wait(60) == 1
@@ -271,13 +274,13 @@ def test_a_server_too_large_for_the_phone(run):
         (["--events", "nap@1", "--", "doctor"], "there is no event 'nap'"),
     ],
 )
-def test_wrong_usage(capsys, words, expected):
+def test_wrong_usage_is_explained(capsys, words, expected):
     assert main(["simulate", *words]) == 1
     assert expected in capsys.readouterr().err
 
 
 def test_nothing_is_left_behind(tmp_path):
-    """The phone's folder goes with it unless one is named."""
+    """The phone's folder is removed unless it was named."""
     environment = {
         **os.environ,
         "TMPDIR": str(tmp_path),

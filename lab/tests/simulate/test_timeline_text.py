@@ -1,4 +1,4 @@
-"""Events as people write them."""
+"""Parse events as users write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pocketserve_simulate.phone.events import (
 )
 
 
-def test_a_timeline():
+def test_a_timeline_is_parsed():
     events = parse_events("kill@8, freeze@3+2 ,battery@1.5+10:percent=8:plugged=1,")
     assert [(e.kind, e.at, e.seconds, dict(e.options)) for e in events] == [
         ("battery", 1.5, 10.0, {"percent": 8.0, "plugged": 1.0}),
@@ -43,13 +43,13 @@ def test_a_timeline():
         (",".join(["kill@1"] * 65), "there are 65 events, of 64 at most"),
     ],
 )
-def test_timelines_that_cannot_be(text, expected):
+def test_invalid_timelines_are_refused(text, expected):
     with pytest.raises(EventError) as caught:
         parse_events(text)
     assert expected in str(caught.value)
 
 
-def test_typed_lines():
+def test_typed_lines_are_parsed():
     assert parse_line("freeze").seconds == math.inf
     assert parse_line(" freeze  2.5 ").seconds == 2.5
     event = parse_line("battery 10 percent=5 plugged=1")

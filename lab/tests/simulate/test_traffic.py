@@ -1,4 +1,4 @@
-"""The apps of a simulation against a plain server: they tell right answers from wrong ones, and notice what is lost."""
+"""Let a simulation's apps detect right, wrong and missing answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def addresses(server: Server) -> ServerAddresses:
 
 
 def run(app: App, count: int) -> App:
-    """Let it ask until so many requests have ended."""
+    """Let it run until this many requests have ended."""
     app.start()
     deadline, pace = time.monotonic() + LIMIT_S, threading.Event()
     while len(app.samples) < count:
@@ -72,7 +72,7 @@ def run(app: App, count: int) -> App:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_right_answers(
+def test_right_answers_are_recognised(
     server: Server, questions: dict[str, list[Question]], name: str
 ) -> None:
     app = run(
@@ -87,7 +87,7 @@ def test_right_answers(
 def test_an_answer_to_another_request_is_wrong(
     server: Server, questions: dict[str, list[Question]], name: str
 ) -> None:
-    """Each question has an answer of its own: exchanged ones do not pass."""
+    """Each question has a distinct answer."""
     mixed = [
         Question(one.inputs, one.picture, other.label, other.expected)
         for one, other in zip(questions[name], questions[name][1:], strict=False)
@@ -115,7 +115,7 @@ def test_questions_differ(questions: dict[str, list[Question]]) -> None:
     assert "outputs" in questions["rows over the socket"][0].check(("", {}))
 
 
-def test_a_refusal_is_a_refusal(
+def test_a_refusal_is_recorded(
     server: Server, questions: dict[str, list[Question]]
 ) -> None:
     app = run(
@@ -133,10 +133,9 @@ def test_a_refusal_is_a_refusal(
 
 
 @pytest.mark.parametrize("client", ["socket", "http"])
-def test_a_server_that_is_gone(
+def test_a_missing_server_is_reported_each_time(
     new_server: StartServer, questions: dict[str, list[Question]], client: str
 ) -> None:
-    """The app is told so, each time."""
     server = new_server(MODELS)
     nowhere = addresses(server)
     server.stop()
@@ -170,7 +169,7 @@ def test_a_call_that_takes_too_long_is_silence(
 def test_a_call_that_never_ends_is_silence(
     server: Server, questions: dict[str, list[Question]]
 ) -> None:
-    """The report comes all the same, and counts it once."""
+    """The report doesn't wait, and counts it once."""
     called, let_go = threading.Event(), threading.Event()
 
     class Endless(Question):
@@ -192,10 +191,10 @@ def test_a_call_that_never_ends_is_silence(
     assert len(app.samples) == 1
 
 
-def test_a_forgotten_unload_is_noticed(
+def test_a_forgotten_unload_is_detected(
     server: Server, questions: dict[str, list[Question]]
 ) -> None:
-    """Somebody loads the model again behind the app's back, as a restart without a memory would."""
+    """The model is loaded again without the app, like a restart that lost its state."""
     where = addresses(server)
     app = App(STREAMS["loads"], where, questions["loads"], time.monotonic())
     app.start()
@@ -212,7 +211,7 @@ def test_a_forgotten_unload_is_noticed(
 
 
 @pytest.mark.parametrize("kind", [VANISHING, NEVER_READS])
-def test_misbehaving_clients_harm_nobody_else(
+def test_misbehaving_clients_do_not_affect_others(
     server: Server, questions: dict[str, list[Question]], kind: str
 ) -> None:
     where = addresses(server)
@@ -230,7 +229,7 @@ def test_misbehaving_clients_harm_nobody_else(
     assert misbehaving.requests > 3
 
 
-def test_a_misbehaving_client_goes_on_trying(
+def test_a_misbehaving_client_keeps_trying(
     tmp_path: Path, questions: dict[str, list[Question]]
 ) -> None:
     (tmp_path / "token").write_text("a" * 64)
@@ -243,7 +242,7 @@ def test_a_misbehaving_client_goes_on_trying(
         assert misbehaving.requests == 0
 
 
-def test_a_model_that_cannot_be_asked(tmp_path: Path) -> None:
+def test_a_model_without_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="stream 'a' cannot ask 'roses': "):
         prepare_questions([stream(model="roses")], MODELS, tmp_path)
     with pytest.raises(ScenarioError, match="there are no pictures in petals/samples"):

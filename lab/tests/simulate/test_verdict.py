@@ -1,4 +1,4 @@
-"""What a record shows: each promise is seen to be kept, and seen to be broken."""
+"""Check kept and broken promises in a record."""
 
 from __future__ import annotations
 
@@ -152,13 +152,13 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
 
 
 @pytest.mark.parametrize("fault", BREAKING)
-def test_a_broken_promise_is_seen(fault: str) -> None:
+def test_a_broken_promise_is_found(fault: str) -> None:
     make, promise = BREAKING[fault]
     assert broken(make()) == [promise]
 
 
-def test_recovery_counts_from_the_end_of_what_silences_everybody() -> None:
-    """Nobody can be answered while the server is frozen: another event's end within it proves nothing."""
+def test_recovery_is_measured_from_the_end_of_the_outage() -> None:
+    """Other events may end while the server is frozen."""
     events = [
         PastEvent("thermal", 2.0, 4.0),
         PastEvent("freeze", 3.0, 5.0),
@@ -171,7 +171,7 @@ def test_recovery_counts_from_the_end_of_what_silences_everybody() -> None:
     ]
 
 
-def test_a_start_on_a_taken_port_is_no_crash() -> None:
+def test_a_start_on_a_taken_port_is_not_a_crash() -> None:
     record = dataclasses.replace(
         GOOD,
         events=[PastEvent("squatter", 3.0, 5.0)],
@@ -180,7 +180,7 @@ def test_a_start_on_a_taken_port_is_no_crash() -> None:
     assert "no process of the server ended by itself" not in broken(record)
 
 
-def test_a_process_that_memory_pressure_ends_is_no_crash() -> None:
+def test_a_kill_by_memory_pressure_is_not_a_crash() -> None:
     pressed = [PastEvent("memory_pressure", 3.0, 5.0)]
     record = dataclasses.replace(
         GOOD,
@@ -190,8 +190,8 @@ def test_a_process_that_memory_pressure_ends_is_no_crash() -> None:
     assert "no process of the server ended by itself" not in broken(record)
 
 
-def test_the_report_is_the_record(tmp_path: Any) -> None:
-    """The files hold every request and the picture."""
+def test_the_report_contains_the_record(tmp_path: Any) -> None:
+    """Its files have every request and the picture."""
     written = write_report(GOOD, tmp_path / "new" / "folder", "a log")
     assert [path.name for path in written] == [
         "report.json",
@@ -205,7 +205,7 @@ def test_the_report_is_the_record(tmp_path: Any) -> None:
         assert picture.tobytes() == draw(GOOD).tobytes()
 
 
-def test_the_tables() -> None:
+def test_the_tables_show_the_record() -> None:
     streams, events, kept = tables(GOOD)
     assert streams[1][0] == [
         "keys",
@@ -238,8 +238,8 @@ def test_the_picture_shows_events_apps_and_memory() -> None:
     assert BAND in {colour for _, colour in draw(hot).getcolors(1 << 24)}
 
 
-def test_a_picture_of_nothing() -> None:
-    """A run in which nobody was answered and nothing happened can be drawn, too."""
+def test_an_empty_record_can_be_drawn() -> None:
+    """Nothing was answered and nothing happened."""
     empty = dataclasses.replace(
         GOOD, events=[], samples=[], memory=[], lives=[], successes=None
     )
@@ -247,8 +247,8 @@ def test_a_picture_of_nothing() -> None:
 
 
 @pytest.mark.parametrize("took", [0.0, 1e-9, 99.0, 150.0, 1e6])
-def test_a_picture_of_a_single_answer(took: float) -> None:
-    """Also of one that took longer, or shorter, than any axis shows."""
+def test_a_single_answer_can_be_drawn(took: float) -> None:
+    """Its time may be outside the usual axes."""
     single = dataclasses.replace(GOOD, samples=[sample(1.0, took=took)])
     assert draw(single).size[0] == 1500
     assert len(tables(single)[0][1]) == len(STREAMS)
