@@ -1,7 +1,7 @@
-"""The verified cases of the public test models, sent to a running server.
+"""Send the public models' verified cases to a running server.
 
-``python tests/asset_cases.py`` (or ``make cases``) serves every format, runs every case and prints a table;
-``test_assets.py`` runs the same cases one by one.
+``python tests/asset_cases.py`` (or ``make cases``) serves every format, runs every case
+and prints a table; ``test_assets.py`` runs the same cases one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from pocketserve_client import Client
 
 FORMATS = ("tflite", "onnx", "torchscript", "ptl", "keras", "savedmodel", "tfjs")
 CHUNK, CONTEXT = 512, 64
-"""Samples that Silero's models take at a time, and that its ONNX form also wants of the chunk before."""
+"""Samples per chunk of Silero's models, and the context that its ONNX form needs from
+the previous chunk.
+"""
 
 TOLERANCES = {"abs 0.01": 0.01, "abs 0.02": 0.02, "abs 1e-3": 1e-3, "abs 1e-4": 1e-4}
 OLDER_TOLERANCE = 0.05
@@ -32,7 +34,7 @@ SILERO_MANIFEST = '[state.feedback]\nstate = "stateN"\n'
 
 Arrays = dict[str, Any]
 Engine = Callable[[Path, Path], AbstractContextManager[Server]]
-"""What serves a folder of models: it gets an empty folder for its own files, and that one."""
+"""Serves a folder of models, given an empty folder for its own files."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Case:
     """One verified case.
 
     Attributes:
-        root: the folder of assets.
-        content: its JSON description.
+    root: the folder of assets.
+    content: its JSON description.
     """
 
     root: Path
@@ -52,12 +54,12 @@ class Case:
 
     @property
     def format(self) -> str:
-        """The folder of the model: the kind of file."""
+        """Return the model's folder, which names its format."""
         return str(self.content["model"].split("/")[1])
 
     @property
     def model(self) -> str:
-        """The name under which a server serves it."""
+        """Return the model's name on a server."""
         path = Path(self.content["model"])
         parts = path.parts[2:]
         return (
@@ -70,19 +72,19 @@ class Case:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the answer needs state from request to request."""
+        """Return whether the answer needs state from request to request."""
         return any(
             output["name"] == "prob_per_chunk" for output in self.content["outputs"]
         )
 
     def expected(self) -> Iterator[tuple[str, Any]]:
-        """The outputs whose values are kept in full."""
+        """Return the outputs whose values are kept in full."""
         for output in self.content["outputs"]:
             if "npy" in output:
                 yield output["name"], np.load(self.root / output["npy"])
 
     def inputs(self) -> list[Any]:
-        """The exact input tensors, in the model's order."""
+        """Return the exact input tensors, in the model's order."""
         items = self.content["inputs"]
         if all("npy" in item for item in items):
             return [np.load(self.root / item["npy"]) for item in items]
@@ -90,7 +92,7 @@ class Case:
 
 
 def all_cases(root: Path | None) -> list[Case]:
-    """Every case whose format is served."""
+    """Return every case whose format is served."""
     if root is None:
         return []
     cases = [
@@ -102,7 +104,7 @@ def all_cases(root: Path | None) -> list[Case]:
 
 @contextmanager
 def plain_server(folder: Path, models: Path) -> Iterator[Server]:
-    """Our own server."""
+    """Start our own server."""
     server = start_server(folder, models)
     try:
         yield server
@@ -112,10 +114,10 @@ def plain_server(folder: Path, models: Path) -> Iterator[Server]:
 
 @contextmanager
 def serving(root: Path, form: str, engine: Engine = plain_server) -> Iterator[Client]:
-    """A client of a server on all models of one format."""
+    """Return a client of a server on all models of one format."""
     with tempfile.TemporaryDirectory() as folder:
         models = root / "models" / form
-        if form == "onnx":  # how its state goes round is for a manifest to say
+        if form == "onnx":  # a manifest must declare how its state is passed on
             models = copy_folder(root / "models" / form, Path(folder, "models"))
             stateful = models / "silero_vad_v6"
             stateful.mkdir()
@@ -132,7 +134,7 @@ def run_case(client: Client, case: Case) -> None:
     """Send a case and compare its answer.
 
     Raises:
-        AssertionError: the answer differs by more than the case's tolerance.
+    AssertionError: the answer differs by more than the case's tolerance.
     """
     if case.is_sequence:
         check_sequence(client, case)
@@ -159,11 +161,11 @@ def run_case(client: Client, case: Case) -> None:
 
 
 def compare(case: Case, name: str, found: Any, expected: Any, *, older: bool) -> None:
-    """Hold one output against the expected one, in the way that the case's tolerance states.
+    """Compare one output within the case's tolerance.
 
     Args:
-        older: the answers were verified with ai-edge-litert; the kernels of tflite_runtime round otherwise, and a
-            detector's nearly equal boxes change places.
+    older: the answers were verified with ai-edge-litert; the kernels of tflite_runtime
+    round differently, and a detector's nearly equal boxes change places.
     """
     text = case.content["tolerance"]
     if name == "argmax":
@@ -193,7 +195,7 @@ def compare(case: Case, name: str, found: Any, expected: Any, *, older: bool) ->
 
 
 def check_sequence(client: Client, case: Case) -> None:
-    """Feed a recording chunk by chunk as one sequence; also one chunk on its own, where the case has its answer."""
+    """Send a recording as one sequence, and a single chunk if the case has its answer."""
     expected = dict(case.expected())
     chunks = read_chunks(case.root / case.content["source_inputs"][0])
     steps = with_context(chunks) if case.format == "onnx" else chunks
@@ -219,7 +221,7 @@ def check_sequence(client: Client, case: Case) -> None:
 
 
 def read_chunks(path: Path) -> list[Any]:
-    """A 16-bit recording as chunks of shape [1, 512], float32 from -1 to 1."""
+    """Return a 16-bit recording as chunks of shape [1, 512], float32 from -1 to 1."""
     with wave.open(str(path)) as recording:
         samples = (
             np.frombuffer(recording.readframes(recording.getnframes()), "<i2").astype(
@@ -232,7 +234,7 @@ def read_chunks(path: Path) -> list[Any]:
 
 
 def with_context(chunks: list[Any]) -> list[Any]:
-    """Each chunk behind the last samples of the one before."""
+    """Prepend to each chunk the last samples of the previous one."""
     before = [
         np.zeros((1, CONTEXT), np.float32),
         *(chunk[:, -CONTEXT:] for chunk in chunks[:-1]),
@@ -241,7 +243,9 @@ def with_context(chunks: list[Any]) -> list[Any]:
 
 
 def _page(root: Path) -> Any:
-    """A scanned page as the text detector wants it: BGR, normalised, channels first."""
+    """Return a scanned page as the text detector's input: BGR, normalised, channels
+    first.
+    """
     pixels = _picture(root, "page.png", (768, 384))[..., ::-1] / 255
     values = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     return values.transpose(2, 0, 1)[np.newaxis].astype(np.float32)
@@ -263,7 +267,7 @@ PREPARED: dict[str, Callable[[Path], Any]] = {
     ].astype(np.int32),
     "ppocr_det__page_png": _page,
 }
-"""Inputs that are described in words only."""
+"""Inputs that are only described in words."""
 
 
 def _check_share(case: Case, heat: Any) -> None:
@@ -273,7 +277,7 @@ def _check_share(case: Case, heat: Any) -> None:
 
 
 def _check_shape(case: Case, scores: Any) -> None:
-    """The text itself needs the model's own alphabet; its confidence does not."""
+    """The text itself needs the model's own alphabet; its confidence doesn't."""
     best = scores.max(-1)[scores.argmax(-1) != 0]
     assert list(scores.shape) == case.content["outputs"][0]["shape"]
     assert abs(float(best.mean()) - case.content["answer"]["mean_conf"]) <= 0.005
@@ -283,11 +287,11 @@ READABLE: dict[str, Callable[[Case, Any], None]] = {
     "ppocr_det__page_png": _check_share,
     "ppocr_rec__page_png": _check_shape,
 }
-"""Cases whose outputs are not kept in full."""
+"""Cases whose outputs aren't kept in full."""
 
 
 def main() -> int:
-    """Run every case and print the table; 0 if all pass."""
+    """Run every case and print the table; return 0 if all pass."""
     root = find_assets()
     if root is None:
         print("no folder of test models found; see tests/README.md", file=sys.stderr)

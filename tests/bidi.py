@@ -1,4 +1,4 @@
-"""A session of WebDriver BiDi, the standard by which a browser is driven: commands and events over a WebSocket."""
+"""Drive a browser by WebDriver BiDi: commands and events over a WebSocket."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 LIMIT_S: Final = 120.0
-"""For one command: the longest is to wait for what the page draws."""
+"""Seconds for one command; the longest one waits for the page to draw."""
 
 LARGEST: Final = 64 << 20
-"""Bytes of an answer: a picture of the whole page is one."""
+"""Maximum bytes of an answer, such as a picture of the whole page."""
 
 
 class BidiError(Exception):
-    """The browser refused a command; the text is its own."""
+    """The browser refused a command, with this text."""
 
 
 class Session:
-    """One session. Events are handed on while a command waits for its answer."""
+    """A session that delivers events while a command waits for its answer."""
 
     def __init__(self, address: str) -> None:
         from websockets.sync.client import (
             connect,
-        )  # late: tests that open no browser are collected without it
+        )  # late, because tests without a browser are collected without it
 
         self._open = ExitStack()
         opening = connect(
@@ -54,8 +54,8 @@ class Session:
         """Send a command; return its result.
 
         Raises:
-            BidiError: the browser refused it.
-            TimeoutError: no answer within the limit.
+        BidiError: the browser refused it.
+        TimeoutError: no answer within the limit.
         """
         number, deadline = next(self._numbers), time.monotonic() + LIMIT_S
         self._socket.send(
@@ -79,7 +79,7 @@ class Session:
 
 
 def value_of(remote: dict[str, Any]) -> Any:
-    """Return a value of the page as one of Python; None for what has no value outside of it."""
+    """Convert a value of the page to Python; None if it has no equivalent."""
     kind, value = remote["type"], remote.get("value")
     if kind == "array" and value is not None:
         return [value_of(each) for each in value]

@@ -1,4 +1,4 @@
-"""The browsers for the tests of the page."""
+"""Import the tool that provides browsers for the tests of the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from places import ROOT
 
 @functools.cache
 def tool() -> Any:
-    """``tools/browser.py``, which finds or fetches browsers."""
+    """Import ``tools/browser.py``, which finds or fetches browsers."""
     sys.path.append(str(ROOT / "tools"))
     try:
         return importlib.import_module("browser")

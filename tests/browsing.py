@@ -1,4 +1,4 @@
-"""A real browser at the page of a real server; Chromium with a camera and a microphone from files."""
+"""Open a real server's page in a real browser, with a fake camera and microphone."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ ARGUMENTS = (
 )
 FAKE_DEVICES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 IN_BOTH = pytest.mark.parametrize("browser", ["chromium", "firefox"], indirect=True)
-"""Marks a test that runs in Firefox, too. Without it a test runs in Chromium."""
+"""Marks a test that also runs in Firefox; others run in Chromium only."""
 
 LIMIT_MS = 60_000
-"""For one step: a model's first request may import its framework on a busy machine."""
+"""Seconds for one step: a model's first request may import its framework on a busy
+machine.
+"""
 ROUNDS = 10
-"""In which a page that stopped asks nothing more; one request was under way."""
+"""Seconds without requests after which a page has stopped; one request was in progress.
+"""
 
 
 def launch(playwright: Playwright, *arguments: str) -> Browser:
-    """Start Chromium; where none is installed, it is fetched first."""
+    """Start Chromium, which is fetched if it isn't installed."""
     return playwright.chromium.launch(
         executable_path=tool().provide("chromium"), args=[*ARGUMENTS, *arguments]
     )
@@ -49,7 +52,10 @@ def launch(playwright: Playwright, *arguments: str) -> Browser:
 def pages(
     contents: Mapping[str, tuple[str, str]], port: int = 0
 ) -> Iterator[tuple[int, list[str]]]:
-    """Another app's HTTP server: texts with their types by path; yields its port, and the paths asked for."""
+    """Start another app's HTTP server; yield its port and the requested paths.
+
+    Texts are given with their types by path.
+    """
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -64,7 +70,7 @@ def pages(
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as running:
         thread = threading.Thread(target=running.serve_forever)
@@ -77,7 +83,7 @@ def pages(
 
 
 def two_frames(picture: bytes, size: tuple[int, int] = (640, 480)) -> bytes:
-    """A picture as the video of a fake camera: two JPEGs, one behind the other."""
+    """Return a picture as a fake camera's video of two JPEGs."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -89,7 +95,7 @@ def two_frames(picture: bytes, size: tuple[int, int] = (640, 480)) -> bytes:
 
 
 def ticket(server: Server) -> str:
-    """A one-time ticket for the page."""
+    """Return a one-time ticket for the page."""
     answer = server.call("POST", "/web/ticket")
     assert answer.status_code == 200, answer.text
     return str(answer.json()["ticket"])
@@ -97,7 +103,7 @@ def ticket(server: Server) -> str:
 
 @dataclass
 class Visit:
-    """A visitor at the page: what was asked of whom, and what the browser complained of."""
+    """A visitor of the page, with its requests and the browser's complaints."""
 
     server: Server
     page: Page
@@ -105,7 +111,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def enter(self) -> None:
-        """Come in by a ticket, and wait for the models."""
+        """Open the page with a ticket, and wait for the models."""
         self.page.goto(f"{self.server.url}/#ticket={ticket(self.server)}")
         self.page.wait_for_selector("article")
         assert self.page.url == f"{self.server.url}/"
@@ -122,12 +128,12 @@ class Visit:
             self.press(f"[data-kind={kind}]")
 
     def press(self, button: str) -> None:
-        """Choose one of several, and wait until the page shows that it is chosen: it draws once a frame."""
+        """Choose an option, and wait until the page shows it: it draws once a frame."""
         self.page.click(button)
         self.page.wait_for_selector(f"{button}[aria-pressed=true]")
 
     def best(self, expected: str) -> str:
-        """Wait until the first answer has a text, apart from its score; returns all of it."""
+        """Wait until the first answer has a text beside its score; return all of it."""
         self.page.wait_for_function(
             "text => document.querySelector('.answer .best')?.textContent.replace(/[\\d.,]+\\s*%/, '').includes(text)",
             arg=expected,
@@ -135,13 +141,16 @@ class Visit:
         return self.page.inner_text(".answer .best >> nth=0")
 
     def problem(self, code: str) -> str:
-        """Wait for a failure with a code; returns its words."""
+        """Wait for a failure with a code; return its text."""
         return self.page.wait_for_selector(f".problem[data-code={code}]").inner_text()
 
 
 @contextmanager
 def visit(browser: Browser, server: Server, **context: Any) -> Iterator[Visit]:
-    """A fresh visitor; afterwards: nobody but the server was asked, and the policy had nothing to report."""
+    """Return a new visitor; check afterwards that only the server got requests.
+
+    The page's policy must not have reported anything either.
+    """
     visitor = browser.new_context(**context)
     visitor.set_default_timeout(LIMIT_MS)
     try:
@@ -159,7 +168,7 @@ def choose(visited: Visit, file: Path) -> None:
 
 
 def wait_for_overlay(visited: Visit, pixels: int) -> None:
-    """Wait until more than so many pixels of the overlay are drawn on: masks come after the list of names."""
+    """Wait until the overlay has this many pixels; masks follow the list of names."""
     visited.page.wait_for_function(
         """least => { const canvas = document.querySelector('.overlay');
         const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
@@ -169,7 +178,7 @@ def wait_for_overlay(visited: Visit, pixels: int) -> None:
 
 
 def pass_frames(visited: Visit, count: int) -> None:
-    """Let the screen be drawn so many times."""
+    """Wait for this many frames of the screen."""
     visited.page.evaluate(
         """frames => new Promise(done => {
         const next = () => frames-- > 0 ? requestAnimationFrame(next) : done();
@@ -179,7 +188,7 @@ def pass_frames(visited: Visit, count: int) -> None:
 
 
 def come_to_rest(visited: Visit) -> None:
-    """Wait until the page asks nothing for twenty frames in a row, but for the server's numbers."""
+    """Wait until the page sends nothing but status requests for twenty frames."""
     asked: list[str] = []
     visited.page.on("request", lambda request: asked.append(request.url))
     for _ in range(ROUNDS):
@@ -191,7 +200,7 @@ def come_to_rest(visited: Visit) -> None:
 
 
 def watch(visitor: BrowserContext, server: Server) -> Visit:
-    """Note what a visitor's page asks for and what goes wrong in it."""
+    """Record requests and failures of a visitor's page."""
     page = visitor.new_page()
     visited = Visit(server, page)
     page.on("request", lambda request: _note_host(visited, request.url))
@@ -206,7 +215,7 @@ def _note_host(visited: Visit, url: str) -> None:
 
 
 def _note_report(visited: Visit, text: str) -> None:
-    """A refused request is told by the console, too: only the policy's reports count here."""
+    """The console reports refused requests, too: only the policy's reports count here."""
     if (
         "Content Security Policy" in text
         or "Permissions policy" in text

@@ -1,4 +1,4 @@
-"""Picture classifiers whose right answer is known: they score red, green and blue by a picture's mean colour."""
+"""Make picture classifiers with known answers: the mean red, green and blue."""
 
 from __future__ import annotations
 

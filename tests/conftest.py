@@ -1,4 +1,4 @@
-"""Fixtures that several parts of the suite share."""
+"""Share fixtures among several parts of the suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from places import MODELS, ROOT, STATE, find_assets, find_hostile
 
 START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 300.0
-"""A model's first request imports its framework, and so did its trial: minutes where the disk is slow and cold."""
+"""A model's first request and its trial import its framework: minutes with a slow, cold
+disk.
+"""
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
 os.environ.pop(
     "COLUMNS", None
@@ -36,8 +38,8 @@ class Server:
     """A running server process.
 
     Attributes:
-        url: such as ``http://127.0.0.1:40123``.
-        token: what it asks for; None when it asks for none.
+    url: such as ``http://127.0.0.1:40123``.
+    token: the required token, or None.
     """
 
     process: subprocess.Popen[bytes]
@@ -49,18 +51,18 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The HTTP port."""
+        """Return the HTTP port."""
         port: int = self.ready["http"]["port"]
         return port
 
     @property
     def socket_port(self) -> int:
-        """The port of the socket protocol."""
+        """Return the port of the socket protocol."""
         port: int = self.ready["socket"]["port"]
         return port
 
     def connect(self, **options: Any) -> Framed:
-        """A greeted connection of the socket protocol."""
+        """Return a greeted connection of the socket protocol."""
         return Framed(self.socket_port, self.token, **options)
 
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
@@ -72,7 +74,7 @@ class Server:
         )
 
     def stop(self) -> int:
-        """End it with SIGTERM; returns the exit code."""
+        """Stop it with SIGTERM; return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.session.close()
@@ -90,9 +92,9 @@ def start_server(
     """Start a real server on a free port and wait until it is ready.
 
     Args:
-        folder: an empty folder for its token, ready file and log.
-        program: what Python runs.
-        python: that of an environment with other packages.
+    folder: an empty folder for its token, ready file and log.
+    program: the Python program.
+    python: an interpreter of an environment with other packages.
     """
     ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
     command = [
@@ -137,7 +139,9 @@ StartServer = Callable[..., Server]
 
 @pytest.fixture
 def new_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers that live until the test ends: ``new_server(models, *options)``."""
+    """Return a function that starts servers for one test: ``new_server(models,
+    *options)``.
+    """
     started: list[Server] = []
 
     def start(models: Path, *options: str, **how: Any) -> Server:
@@ -153,7 +157,7 @@ def new_server(tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server on the embedded models for all tests that leave its state as they found it."""
+    """Share one server on the embedded models among tests that don't change it."""
     running = start_server(tmp_path_factory.mktemp("server"), MODELS)
     yield running
     assert running.stop() == 0
@@ -161,7 +165,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def assets() -> Path:
-    """The folder of public test models; tests that need it are marked ``assets``."""
+    """Return the public test models, for tests with the mark ``assets``."""
     found = find_assets()
     assert found is not None, (
         "tests marked 'assets' are deselected where the folder is missing"
@@ -173,7 +177,7 @@ def assets() -> Path:
 def asset_server(
     assets: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """One server on the public TFLite files."""
+    """Share one server on the public TFLite files."""
     running = start_server(
         tmp_path_factory.mktemp("asset-server"), assets / "models" / "tflite"
     )
@@ -183,7 +187,7 @@ def asset_server(
 
 @pytest.fixture
 def models_copy(tmp_path: Path) -> Path:
-    """A copy of the embedded models that a test may change."""
+    """Return a copy of the embedded models that a test may change."""
     copy = tmp_path / "models"
     for name in ("digits", "diabetes", "petals"):
         shutil.copytree(MODELS / name, copy / name)

@@ -1,11 +1,13 @@
-"""Tells where a process and its children connect to, whatever language they do it in; Linux only.
+"""Record the addresses to which a process and its children connect; Linux only.
 
-The kernel asks this process before each ``connect`` and each ``sendto`` with an address (seccomp's user notification;
-no privilege is needed), which notes the address and lets the call go on. Not seen: ``sendmsg`` on a socket without a
-``connect``, which the resolvers of glibc, musl and curl do not use, and what is asked of another process, such as a
-name service daemon.
+The kernel asks this process before each ``connect`` and each ``sendto`` with an address
+(seccomp's user notification; no privilege is needed). This process records the address
+and lets the call continue. It doesn't see ``sendmsg`` on a socket without a
+``connect``, which the resolvers of glibc, musl and curl don't use, nor requests of
+other processes, such as a name service daemon.
 
-This file is also the ``sitecustomize`` of the process that is watched: it sets the filter before anything else runs.
+This file is also the ``sitecustomize`` of the watched process: it sets the filter
+before anything else runs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from pathlib import Path
 SOCKET_VARIABLE = "CONNECT_WATCH_SOCKET"
 
 _NUMBERS = {"x86_64": (42, 44, 317), "aarch64": (203, 206, 277)}
-"""Of the calls connect, sendto and seccomp. Source: the kernel's system call tables."""
+"""Numbers of the calls connect, sendto and seccomp. Source: the kernel's system call
+tables.
+"""
 
 _NOTIFICATION, _ANSWER = 80, 24  # sizes of struct seccomp_notif and seccomp_notif_resp
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
@@ -35,13 +39,13 @@ _ASK, _ALLOW = 0x7FC00000, 0x7FFF0000
 
 
 class ConnectWatch:
-    """Collects the addresses that a process connects to.
+    """Collects the addresses to which a process connects.
 
     Args:
-        folder: an empty folder, to put before all others in the process's ``PYTHONPATH``.
+    folder: an empty folder, to put before all others in the process's ``PYTHONPATH``.
 
     Attributes:
-        addresses: all of them so far, except those of local sockets.
+    addresses: all of them so far, except those of local sockets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +60,7 @@ class ConnectWatch:
         self._thread.start()
 
     def strangers(self) -> list[str]:
-        """Those that are neither this machine's nor no address at all, which getaddrinfo tries routes with."""
+        """Return addresses of other machines, without the null address of getaddrinfo."""
         hosts = {
             address: ipaddress.ip_address(address.rpartition(" ")[0])
             for address in self.addresses
@@ -79,7 +83,7 @@ class ConnectWatch:
             poll = select.poll()
             poll.register(notifier, select.POLLIN)
             while poll.poll()[0][1] & select.POLLIN:
-                with contextlib.suppress(OSError):  # whoever asked has ended
+                with contextlib.suppress(OSError):  # the calling process has ended
                     self._answer(notifier)
         finally:
             os.close(notifier)
@@ -108,7 +112,7 @@ class ConnectWatch:
 
 
 def install(path: str) -> None:
-    """Have the process at the other end of a socket asked, from now on and in all children."""
+    """Set the filter for this process and all its children."""
     connect, sendto, seccomp = _NUMBERS[platform.machine()]
     with socket.socket(socket.AF_UNIX) as event_loop:
         event_loop.connect(path)
@@ -117,7 +121,8 @@ def install(path: str) -> None:
             38, 1, 0, 0, 0
         ):  # PR_SET_NO_NEW_PRIVS, without which only root may
             raise OSError(ctypes.get_errno(), "prctl")
-        # A pointer is two words: the address of sendto is none if both are 0. Offsets of struct seccomp_data.
+        # A pointer is two words: sendto has no address if both are 0. Offsets of struct
+        # seccomp_data.
         steps = [
             (_LOAD, 0, 0, 0),
             (_EQUAL, 6, 0, connect),

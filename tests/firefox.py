@@ -1,7 +1,8 @@
-"""A real Firefox, by WebDriver BiDi, with as much of Playwright's interface as the tests of the page use.
+"""Drive a real Firefox by WebDriver BiDi, with part of Playwright's interface.
 
-Playwright drives no Firefox but its own patched one. Each visitor has a process and a profile of its own: language and
-colours are preferences of a profile. Nothing but loopback can be reached: all else goes to a proxy that is not there.
+Playwright only drives its own patched Firefox. Each visitor has a process and profile
+of its own, because language and colours are preferences of a profile. Only loopback can
+be reached: all other requests go to a proxy that doesn't exist.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KEYS: Final = {"Tab": "\ue004", "Enter": "\ue007", "\n": "\ue007"}
 REPORTS: Final = """() => addEventListener('securitypolicyviolation',
     event => console.error(`Content Security Policy: ${event.violatedDirective} ${event.blockedURI}`))"""
 PREFERENCES: Final[dict[str, Any]] = {
-    # A camera with a picture for tests, a microphone with a tone, and nobody is asked.
+    # A camera with a test picture, a microphone with a tone, and no permission dialogs.
     "media.navigator.streams.fake": True,
     "media.navigator.permission.disabled": True,
     # Nothing but loopback.
@@ -53,15 +54,16 @@ PREFERENCES: Final[dict[str, Any]] = {
     "toolkit.cosmeticAnimations.enabled": False,
     "remote.active-protocols": 1,
 }
-READABLE: Final = "security.sandbox.content.read_path_whitelist"  # where the fonts are that were fetched with it
+# the fonts that were fetched with it
+READABLE: Final = "security.sandbox.content.read_path_whitelist"
 DARK: Final = "layout.css.prefers-color-scheme.content-override"  # 0 is dark, 1 light
 
 
 class Firefox:
-    """What makes visitors, as Playwright's browser does.
+    """Makes visitors, like Playwright's browser.
 
     Args:
-        preferences: besides, or in place of, ``PREFERENCES``.
+    preferences: added to ``PREFERENCES``, or replacing them.
     """
 
     def __init__(self, preferences: dict[str, Any] | None = None) -> None:
@@ -123,12 +125,12 @@ class Context:
             try:
                 place = json.loads(file.read_text())
                 return f"ws://{place['ws_host']}:{place['ws_port']}"
-            except (OSError, ValueError):  # not there yet, or not whole
+            except (OSError, ValueError):  # missing or incomplete
                 _pause(self._process, 0.05)
         raise RuntimeError("Firefox did not start")
 
     def set_default_timeout(self, _milliseconds: float) -> None:
-        """Every wait has the limit of the session."""
+        """Ignore the timeout: every wait has the session's limit."""
 
     def new_page(self) -> Page:
         """Open a tab."""
@@ -144,7 +146,7 @@ class Context:
         return cookies
 
     def close(self) -> None:
-        """End the session and the process, and forget the profile."""
+        """End the session and the process, and delete the profile."""
         self._open.close()
 
     def _end(self) -> None:
@@ -157,7 +159,7 @@ class Context:
 
 
 def _pause(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Let a process go on for a moment, unless it ends."""
+    """Let a process continue for a moment, unless it ends."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -174,7 +176,7 @@ class Page:
         self.mouse = Mouse(self._act)
 
     def on(self, event: str, handler: Callable[[Any], None]) -> None:
-        """Hear of requests, errors of the page and lines of its console."""
+        """Listen to requests, errors of the page and lines of its console."""
         if event == "request":
             self._session.listen(
                 "network.beforeRequestSent",
@@ -197,7 +199,7 @@ class Page:
 
     @property
     def url(self) -> str:
-        """The address."""
+        """Return the address."""
         address: str = self.evaluate("location.href")
         return address
 
@@ -212,7 +214,7 @@ class Page:
         )
 
     def evaluate(self, script: str, argument: Any = None) -> Any:
-        """Return the value of an expression, or of a function that is called with the argument."""
+        """Return the value of an expression, or of a function's call with the argument."""
         target = {"context": self._context}
         if not FUNCTION.match(script):
             return self._value("script.evaluate", expression=script, target=target)
@@ -251,7 +253,7 @@ class Page:
         )
 
     def wait_for_selector(self, selector: str, state: str = "visible") -> Locator:
-        """Wait until an element is seen, attached, or not there any more."""
+        """Wait until an element is visible, attached or gone."""
         count = f"({FIND})({json.dumps(selector)}, {json.dumps(state != 'attached')}).length"
         self.wait_for_function(
             f"() => {count} {'=== 0' if state == 'detached' else '> 0'}"
@@ -259,11 +261,11 @@ class Page:
         return Locator(self, selector)
 
     def locator(self, selector: str) -> Locator:
-        """Name elements that may or may not be there."""
+        """Return a locator of elements that may not exist."""
         return Locator(self, selector)
 
     def element(self, selector: str) -> dict[str, Any]:
-        """Wait for an element that can be used, bring it into view, and return the reference to it."""
+        """Wait for a usable element, scroll to it, and return the reference to it."""
         first = f"({FIND})({json.dumps(selector)}, false)[0]"
         self.wait_for_function(
             f"() => {{ const first = {first}; return first && !first.matches(':disabled') }}"
@@ -278,7 +280,7 @@ class Page:
         return {"sharedId": found["sharedId"]}
 
     def click(self, selector: str) -> None:
-        """Wait until an element is seen, and click its middle."""
+        """Wait until an element is visible, and click its middle."""
         self.wait_for_selector(selector)
         origin = {"type": "element", "element": self.element(selector)}
         self._act(
@@ -287,12 +289,12 @@ class Page:
         )
 
     def focus(self, selector: str) -> None:
-        """Give an element the keyboard."""
+        """Focus an element."""
         self.element(selector)
         self.evaluate(f"() => ({FIND})({json.dumps(selector)}, false)[0].focus()")
 
     def fill(self, selector: str, text: str) -> None:
-        """Type a text in place of what a field holds."""
+        """Replace a field's text."""
         self.focus(selector)
         self.evaluate("document.activeElement.select()")
         self.keyboard.type(text)
@@ -307,7 +309,7 @@ class Page:
         )
 
     def inner_text(self, selector: str) -> str:
-        """Return the text of the first such element, once it is there."""
+        """Return the text of the first such element, once it exists."""
         self.wait_for_selector(selector, "attached")
         return self.locator(selector).all_inner_texts()[0]
 
@@ -319,7 +321,7 @@ class Page:
         return value
 
     def screenshot(self, path: Path, full_page: bool = False) -> None:
-        """Keep a picture of the page."""
+        """Save a picture of the page."""
         origin = "document" if full_page else "viewport"
         shot = self._session.command(
             "browsingContext.captureScreenshot", context=self._context, origin=origin
@@ -346,7 +348,7 @@ class Mouse:
         self._act = act
 
     def move(self, x: float, y: float) -> None:
-        """Go to a place of the viewport."""
+        """Go to a point of the viewport."""
         self._act("pointer", [{"type": "pointerMove", "x": round(x), "y": round(y)}])
 
     def down(self) -> None:
@@ -354,7 +356,7 @@ class Mouse:
         self._act("pointer", [DOWN])
 
     def up(self) -> None:
-        """Let the button go."""
+        """Release the button."""
         self._act("pointer", [UP])
 
 
@@ -369,7 +371,7 @@ class Keyboard:
         self.type(KEYS[key])
 
     def type(self, text: str) -> None:
-        """Type a text; its ends of lines are the Enter key."""
+        """Type a text; newlines are the Enter key."""
         signs = (KEYS.get(sign, sign) for sign in text)
         self._act(
             "key",
@@ -382,7 +384,7 @@ class Keyboard:
 
 
 class Locator:
-    """Elements by a selector, looked up anew at each use."""
+    """Elements of a selector, which are looked up at each use."""
 
     def __init__(self, page: Page, selector: str) -> None:
         self._page, self._selector = page, selector
@@ -393,7 +395,7 @@ class Locator:
         )
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of elements."""
         return len(self._each("element => 1"))
 
     def all(self) -> list[Locator]:
@@ -421,7 +423,7 @@ class Locator:
         self._page.click(self._selector)
 
     def bounding_box(self) -> dict[str, float]:
-        """Return where the first one is in the viewport, once it is in view."""
+        """Scroll to the first one and return its box in the viewport."""
         self._page.element(self._selector)
         first = self._each(
             "element => { const { x, y, width, height } = element.getBoundingClientRect(); "

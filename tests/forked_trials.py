@@ -1,8 +1,9 @@
-"""``pocketserve serve`` whose trials are forked from a process that has imported their frameworks already.
+"""Run ``pocketserve serve`` with trials forked from a preloaded process.
 
-Run as ``python tests/forked_trials.py PACKAGES serve ...``, with commas between the packages. A trial is a process of
-its own as ever, confined, limited and ended as ever. Only Python's start and the imports are left out, which are the
-same for each file. So thousands of files can be tried in minutes.
+Run as ``python tests/forked_trials.py PACKAGES serve ...``, with commas between the
+packages. A trial is still a separate process, with the usual confinement and limits.
+Only Python's start and the imports, which are the same for each file, are left out, so
+that thousands of files can be tried in minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SANDBOX = "pocketserve.quarantine.sandbox"
 
 
 class Trial:
-    """A forked trial: what ``process.py`` uses of a ``Popen``."""
+    """A forked trial with the part of ``Popen`` that ``process.py`` uses."""
 
     def __init__(
         self, control: socket.socket, command: list[str], cwd: str, env: dict[str, str]
@@ -55,7 +56,7 @@ class Trial:
         return array.array("q", data)[0]
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, as ``Popen`` gives it."""
+        """Return its exit code, as ``Popen`` gives it."""
         if self.returncode is None:
             if not select.select([self._control], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(SANDBOX, timeout or 0)
@@ -63,13 +64,15 @@ class Trial:
         return self.returncode
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
+        """Kill it, if it has not ended."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
 
 def fork_trials(control: socket.socket) -> None:
-    """Say that all is imported; then fork a trial for each request, one after the other, until the server has gone."""
+    """Report that all is imported; then fork one trial per request until the server
+    ends.
+    """
     control.send(bytes(8))
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, MAX, 2)
@@ -110,7 +113,7 @@ def _become(
 
 
 def serve(packages: list[str], arguments: list[str]) -> int:
-    """Serve, after the process that forks trials was started: this one has no threads yet."""
+    """Serve, after starting the forking process while there are no other threads."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()

@@ -1,4 +1,4 @@
-"""A small client of the socket protocol, which can also say what no good client would say."""
+"""A small client of the socket protocol, which can also break its rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def feed(decoder: FrameDecoder, data: bytes | memoryview) -> list[Frame]:
-    """Return the frames that bytes complete, which go through the decoder's buffer as those of a socket do."""
+    """Return the frames that bytes complete, read through the decoder's buffer."""
     frames = []
     rest = memoryview(data)
     while len(rest):
@@ -52,12 +52,12 @@ class Answer:
 
     @property
     def document(self) -> Any:
-        """The body as JSON."""
+        """Return the body as JSON."""
         return json.loads(self.body)
 
     @property
     def code(self) -> str | None:
-        """The stable code of an error."""
+        """Return the stable code of an error."""
         return self.document.get("code") if self.status != 200 else None
 
 
@@ -65,7 +65,7 @@ class ClosedError(Exception):
     """The server closed the connection.
 
     Attributes:
-        frame: its ERROR or GOAWAY, or None.
+    frame: its ERROR or GOAWAY, or None.
     """
 
     def __init__(self, frame: Frame | None) -> None:
@@ -83,18 +83,18 @@ class ClosedError(Exception):
 
     @property
     def document(self) -> Any:
-        """What the last frame said."""
+        """Return the last frame's document."""
         assert self.frame is not None
         return json.loads(bytes(self.frame.body))
 
 
 class Framed:
-    """One connection, greeted unless told otherwise.
+    """One connection, greeted unless disabled.
 
     Attributes:
-        socket: with a deadline on every operation.
-        limits: what READY said.
-        closed: once the server has ended the connection.
+    socket: with a deadline on every operation.
+    limits: those of READY.
+    closed: once the server has ended the connection.
     """
 
     limits: ConnectionLimits
@@ -130,7 +130,7 @@ class Framed:
             raise
 
     def greet(self, max_frame: int = MAX) -> None:
-        """The whole handshake."""
+        """Run the whole handshake."""
         key = self.token.encode() if self.token else None
         handshake = ClientHandshake(key, secrets.token_bytes(16), max_frame, "test")
         self.send(handshake.hello)
@@ -139,7 +139,7 @@ class Framed:
         self.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self.socket.sendall(data)
 
     def write(
@@ -152,7 +152,7 @@ class Framed:
         request_id: int = 0,
         ext: Mapping[int, bytes] = MappingProxyType({}),
     ) -> bytes:
-        """A REQUEST frame; the body is all JSON unless told otherwise."""
+        """Send a REQUEST frame; the body is all JSON by default."""
         self.last_id = request_id or self.last_id + 1
         length = len(body) if json_length is None else json_length
         frame = Frame(
@@ -167,7 +167,7 @@ class Framed:
         return encode_frame(frame)
 
     def ask(self, target: str, body: bytes = b"", **options: Any) -> int:
-        """Send a REQUEST; returns its id."""
+        """Send a REQUEST; return its id."""
         self.send(self.write(target, body, **options))
         return self.last_id
 
@@ -188,10 +188,11 @@ class Framed:
         assert self.frame(FrameType.PONG).arg == number
 
     def next(self) -> Frame:
-        """The next frame.
+        """Return the next frame.
 
         Raises:
-            ClosedError: there is none any more; with the ERROR frame, if one came.
+        ClosedError: the connection has ended; with the ERROR frame, if one was
+        received.
         """
         while not self.waiting:
             try:
@@ -207,13 +208,13 @@ class Framed:
         return frame
 
     def frame(self, kind: FrameType) -> Frame:
-        """The next frame, which must be of a kind."""
+        """Return the next frame, which must be of a kind."""
         frame = self.next()
         assert frame.type == kind, (FrameType(frame.type), bytes(frame.body))
         return frame
 
     def answer(self) -> Answer:
-        """The next RESPONSE."""
+        """Return the next RESPONSE."""
         frame = self.frame(FrameType.RESPONSE)
         return Answer(
             frame.request_id,
@@ -224,14 +225,14 @@ class Framed:
         )
 
     def answers(self, count: int) -> dict[int, Answer]:
-        """So many RESPONSEs, by id, in whichever order they came."""
+        """Return this many RESPONSEs, by id, in any order."""
         return {
             answer.request_id: answer
             for answer in (self.answer() for _ in range(count))
         }
 
     def ends(self) -> ClosedError:
-        """Read until the server closes; what it said last. Frames before are dropped."""
+        """Read until the server closes, and return the last frame."""
         try:
             while True:
                 self.next()

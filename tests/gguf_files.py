@@ -1,4 +1,4 @@
-"""Writes small GGUF files: models with random weights, and damaged ones."""
+"""Write small GGUF files: models with random weights, and damaged ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXT = 512
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    """Return the keys of a tiny model; a change to None leaves a key out.
+    """Return the keys of a tiny model; a change to None removes a key.
 
     Names of arguments have ``__`` for a dot.
     """
@@ -73,8 +73,8 @@ def tiny_tokens() -> list[str]:
 def tensors(seed: int = 0) -> dict[str, Any]:
     """Return the weights of a tiny Llama, random.
 
-    It writes ASCII letters and never ends an answer, except where a grammar demands
-    it: the first component is constant, and lowers the scores of all other tokens.
+    It writes ASCII letters and never ends an answer, except where a grammar demands it:
+    the first component is constant, and lowers the scores of all other tokens.
     """
     random = np.random.default_rng(seed)
 
@@ -118,7 +118,7 @@ def tensors(seed: int = 0) -> dict[str, Any]:
 
 
 def write_tiny(path: Path, seed: int = 0, **changes: Any) -> Path:
-    """Write a whole tiny model that an engine can run."""
+    """Write a complete tiny model that an engine can run."""
     path.write_bytes(encode(metadata(**changes), tensors(seed)))
     return path
 

@@ -1,4 +1,4 @@
-"""A model that is busy for as long as a test wants it to be."""
+"""Keep a model busy for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Until = Callable[[Callable[[], bool]], None]
 
 
 class HeldModel:
-    """A model, Petals unless named, whose one session is held from :meth:`hold` to :meth:`go`.
+    """A model, Petals by default, whose session is held until :meth:`go`.
 
     Attributes:
-        peer: a connection to its server.
-        handle, queue: the version whose session is held, and where its requests wait.
+    peer: a connection to its server.
+    handle, queue: the held version and its queue.
     """
 
     handle: ModelHandle
@@ -40,7 +40,7 @@ class HeldModel:
         self.peer: Framed = started.connect()
 
     def hold(self, pool: ThreadPoolExecutor) -> None:
-        """Take the session. The model is loaded."""
+        """Acquire the session of the loaded model."""
         handle: ModelHandle = self.service.engine.running(self.model, "tflite")
         self.handle, self.queue = handle, handle.queue
         held = threading.Event()
@@ -55,20 +55,20 @@ class HeldModel:
         assert held.wait(TIMEOUT_S)
 
     def send(self, ask: Callable[[], int]) -> int:
-        """Send one request, and wait until it is in the queue; its id."""
+        """Send one request, wait until it is queued, and return its id."""
         before = self.queue.waiting
         sent = ask()
         self.until(lambda: self.queue.waiting == before + 1)
         return sent
 
     def ended(self, how: str) -> int:
-        """How many requests ended so, by the statistics."""
+        """Return the number of requests with this outcome, by the statistics."""
         count: int = (
             self.service.engine.statistics(self.model, "tflite").unanswered[how].count
         )
         return count
 
     def go(self) -> None:
-        """Let the session go."""
+        """Release the session."""
         self._go.set()
         self._held.result(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A server in this process, over both transports, whose digits model a test holds for as long as it wants."""
+"""Run a server in this process, over both transports, whose model a test can hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = "t" * 43
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that announces itself to nobody."""
+    """Wait for a condition without an event."""
     deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
         assert monotonic() < deadline
@@ -30,15 +30,15 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class HeldServer:
-    """The server, and its model.
+    """A server and its model.
 
     Args:
-        folder: for the token's file.
-        settings: other than the usual ones.
+    folder: for the token's file.
+    settings: changed settings.
 
     Attributes:
-        model: digits, loaded; it is held from ``model.hold`` to ``model.go``.
-        addresses: the socket's port, HTTP's and the token's file, as texts.
+    model: digits, loaded; ``model.hold`` keeps it busy until ``model.go``.
+    addresses: the socket's port, HTTP's and the token's file, as texts.
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -66,16 +66,16 @@ class HeldServer:
         assert self.model.peer.call("POST /predictions/digits", picture).status == 200
 
     def connect(self, **options: Any) -> Framed:
-        """A greeted connection of the socket protocol."""
+        """Return a greeted connection of the socket protocol."""
         return Framed(self.server.port, TOKEN, **options)
 
     @property
     def answered(self) -> int:
-        """How many requests the model has answered."""
+        """Return the number of requests that the model has answered."""
         return self.service.engine.statistics("digits", "tflite").runs.count
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self.model.peer.close()
         self.server.stop()
         self.http.stop()

@@ -1,4 +1,4 @@
-"""Seeded random frames: good ones, good ones with a few bytes changed, and rubbish."""
+"""Generate seeded frames: valid, damaged and random ones."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ BODIES = (
 
 
 class Hostile:
-    """Frames for one connection after the other; the same for the same seed."""
+    """Frames for a series of connections, reproducible by the seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._last_id = 0
 
     def connection(self, maximum: int) -> list[bytes]:
-        """Frames to be sent one after the other on a connection after READY."""
+        """Return frames to send on a connection after READY."""
         self._last_id = 0
         return [self.frame() for _ in range(self.random.randint(1, maximum))]
 
     def greeting(self) -> list[bytes]:
-        """Frames of a handshake that goes wrong more often than not."""
+        """Return frames of a handshake that usually fails."""
         offer = {"v": [1, 1], "nonce": "c0" * 16, "max_frame": 1 << 20}
         good = [
             json_frame(FrameType.HELLO, json.dumps(offer).encode()),
@@ -90,7 +90,7 @@ class Hostile:
         ]
 
     def frame(self) -> bytes:
-        """One frame."""
+        """Return one frame."""
         kind = self.random.random()
         if kind < 0.7:
             return self._good()
@@ -137,7 +137,7 @@ class Hostile:
             where = self.random.randrange(len(data)) if data else 0
             change = self.random.random()
             if change < 0.6 and data:
-                # Most faults are in headers: the bodies' are HTTP's as well.
+                # Most faults are in headers, because the bodies are HTTP's as well.
                 where = (
                     self.random.randrange(min(24, len(data)))
                     if self.random.random() < 0.6

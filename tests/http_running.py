@@ -1,4 +1,4 @@
-"""An HTTP server on a thread with a small application, for tests of connections. Real sockets, short patience."""
+"""Run a real HTTP server with short timeouts and a small application."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ModelHandle:
     """A server on a thread.
 
     Attributes:
-        asked: how many requests reached the application.
-        release: lets requests for ``/wait`` end.
+    asked: the number of requests that reached the application.
+    release: lets requests for ``/wait`` end.
     """
 
     server: HttpServer
@@ -37,9 +37,10 @@ class ModelHandle:
         return socket.create_connection(("127.0.0.1", self.server.port), WAIT_S)
 
     def hurry(self, timeouts: HttpTimeouts) -> None:
-        """Have another patience from now on: what must come before it ends is there by then, on a slow machine too."""
+        """Replace the timeouts, once the slow part of a test has arrived."""
         self.server.timeouts = timeouts
-        self.connect().close()  # it looks through its connections when one comes
+        # the server checks its connections when a new one arrives
+        self.connect().close()
 
     @property
     def channels(self) -> list:
@@ -51,7 +52,10 @@ Start = Callable[..., ModelHandle]
 
 @contextmanager
 def http_servers() -> Iterator[Start]:
-    """Starts servers with a small application: ``start(timeouts, maximum=128)``; they end with the block."""
+    """Return a function that starts servers: ``start(timeouts, maximum=128)``.
+
+    The servers stop at the end of the block.
+    """
     with ExitStack() as ends:
 
         def begin(timeouts: HttpTimeouts, maximum: int = 128) -> ModelHandle:
@@ -79,7 +83,7 @@ def http_servers() -> Iterator[Start]:
 
 
 def ask(connection: socket.socket, path: str = "/", token: str | None = TOKEN) -> bytes:
-    """One small request and its answer."""
+    """Return the answer to one small request."""
     send(connection, path, token)
     return connection.recv(65536)
 
@@ -92,7 +96,7 @@ def send(connection: socket.socket, path: str, token: str | None = TOKEN) -> Non
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does, with a deadline."""
+    """Wait for another thread, with a deadline."""
     deadline = time.monotonic() + WAIT_S
     pause = threading.Event()
     while not condition():

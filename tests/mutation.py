@@ -1,4 +1,4 @@
-"""Seeded mutations: of bytes anywhere, of numbers that may be lengths, and of pieces that are cut out or repeated."""
+"""Mutate bytes, possible lengths and whole pieces, reproducibly by a seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def mutate(content: bytes, source: random.Random, words: Sequence[bytes] = ()) -
     """Return the content after one to four changes.
 
     Args:
-        words: what the format knows, such as key words, which are put in anywhere.
+    words: the format's own words, which are inserted anywhere.
     """
     data = bytearray(content)
     for _ in range(source.randint(1, 4)):

@@ -1,4 +1,4 @@
-"""Small models in numbered folders, which tell by their answer which one they are."""
+"""Make small models in numbered folders, identifiable by their answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ DEADLINE_S = 120.0
 
 
 def times(factor: float, padding: int = 0) -> bytes:
-    """An ONNX model that multiplies its input; so many further numbers make it larger and slower to load."""
+    """Return an ONNX model that multiplies its input.
+
+    Further numbers make it larger and slower to load.
+    """
     import numpy as np
     import onnx
 
@@ -45,7 +48,7 @@ def times(factor: float, padding: int = 0) -> bytes:
 
 
 def sum_of_files(folder: Path, values: dict[str, float]) -> None:
-    """Write the files that :func:`external` names, each with one weight."""
+    """Write the files of :func:`external`, each with one weight."""
     import numpy as np
 
     for name, value in values.items():
@@ -53,7 +56,7 @@ def sum_of_files(folder: Path, values: dict[str, float]) -> None:
 
 
 def external(names: tuple[str, ...]) -> bytes:
-    """An ONNX model that adds its input to the sum of weights, each in a file of its own."""
+    """Return an ONNX model that adds its input to the sum of weights in files."""
     import onnx
 
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
@@ -79,7 +82,7 @@ def external(names: tuple[str, ...]) -> bytes:
 
 
 def put(root: Path, version: int, content: bytes, model: str = "m") -> Path:
-    """Write a version as a folder that appears whole, and return the folder."""
+    """Write a version's folder in one step, and return it."""
     folder = root / model / str(version)
     partial = root / model / f".{version}"
     partial.mkdir(parents=True)
@@ -91,7 +94,7 @@ def put(root: Path, version: int, content: bytes, model: str = "m") -> Path:
 def answer_of(
     call: Callable[..., Any], path: str = "/v2/models/m/infer"
 ) -> tuple[int, str, Any]:
-    """Status, version and value of a server's answer; or status, code and sentence of its error."""
+    """Return status, version and value of an answer; or status, code and sentence."""
     response = call("POST", path, data=BODY)
     body = response.json()
     if response.status_code != 200:
@@ -100,7 +103,7 @@ def answer_of(
 
 
 def await_that(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process announces to nobody."""
+    """Wait for another process without an event."""
     deadline, pause = time.monotonic() + DEADLINE_S, Event()
     while not condition():
         assert time.monotonic() < deadline

@@ -1,5 +1,7 @@
-"""Pictures as people, phones and attackers send them: odd colour modes, damaged files, and small files that claim
-enormous sizes."""
+"""Make pictures as people, phones and attackers send them.
+
+They have odd colour modes, damage, or claim enormous sizes.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from typing import Any
 import numpy as np
 
 CLAIMED = 16_000
-"""Pixels a side that the bombs claim: a gigabyte of RGBA."""
+"""Side in pixels that the bombs claim: a gigabyte of RGBA."""
 
 
 def saved(image: Any, kind: str = "PNG", **options: Any) -> bytes:
-    """The bytes of a picture file."""
+    """Return the bytes of a picture file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -24,7 +26,7 @@ def saved(image: Any, kind: str = "PNG", **options: Any) -> bytes:
 def png(
     width: int, height: int, rows: bytes = b"", depth: int = 1, colour: int = 0
 ) -> bytes:
-    """A PNG by hand, 1-bit grey unless said otherwise, which may announce more than it holds."""
+    """Build a PNG, 1-bit grey by default, which may announce more than it contains."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     parts = [
@@ -40,7 +42,7 @@ def png(
 def gif_of(
     screen: tuple[int, int], frame: tuple[int, int], before: bytes = b""
 ) -> bytes:
-    """A GIF whose frame is restored to the background, which takes memory when it is opened."""
+    """Return a GIF whose disposal method takes memory when it is opened."""
     start = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + bytes(6) + before
     disposal = b"!\xf9\x04" + bytes([2 << 2, 0, 0, 0, 0])
     return (
@@ -53,7 +55,10 @@ def gif_of(
 
 
 def bombs(side: int = CLAIMED) -> dict[str, bytes]:
-    """Small files of every format that claim ``side`` x ``side`` pixels, by a name that begins with the format."""
+    """Return small files that claim ``side`` x ``side`` pixels.
+
+    Each name begins with the format.
+    """
     return {
         "PNG": png(side, side, bytes(100), depth=8, colour=6),
         "JPEG progressive": _jpeg(side, progressive=True),
@@ -94,7 +99,7 @@ def _webp_lossless(side: int) -> bytes:
 
 
 def _webp_animation(side: int) -> bytes:
-    """One small frame on a large canvas."""
+    """Place one small frame on a large canvas."""
     frame = (
         bytes(6)
         + struct.pack("<I", 15)[:3] * 2
@@ -119,7 +124,7 @@ def _bmp(side: int, bits: int, compression: int) -> bytes:
 
 
 def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
-    """An RGB picture in every way that people send pictures: the file, and the RGB picture that it shows."""
+    """Return a picture's files in every colour mode, each with its RGB equivalent."""
     from PIL import Image
 
     grey = picture.convert("L")
@@ -158,7 +163,7 @@ def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
 def rotated(
     picture: Any, orientation: int, kind: str = "JPEG", **options: Any
 ) -> bytes:
-    """A file whose pixels lie as a sensor held so delivers them, and whose EXIF data say so."""
+    """Return a file whose pixels are rotated, with the orientation in EXIF."""
     from PIL import Image
 
     back = {
@@ -184,7 +189,7 @@ def rotated(
 
 
 def damaged(picture: Any) -> dict[str, bytes]:
-    """Files that hold no whole picture."""
+    """Return files without a complete picture."""
     whole = {
         "PNG": saved(picture),
         "JPEG": saved(picture, "JPEG"),

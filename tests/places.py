@@ -1,4 +1,4 @@
-"""The folders that the tests use."""
+"""Find or make the folders that the tests use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ MODELS = ROOT / "models"
 _VARIABLE = "POCKETSERVE_TEST_STATE"
 if (
     _VARIABLE not in os.environ
-):  # the first process of a run starts the others, which have what it has
+):  # the other processes of a run inherit it from the first one
     os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="pocketserve-tests-")
     atexit.register(shutil.rmtree, os.environ[_VARIABLE], ignore_errors=True)
 STATE = Path(os.environ[_VARIABLE])
-"""The state folder of all test servers: a model file is tried once in a run, not once in a server."""
+"""The state folder of all test servers, so that a model file is tried once per run."""
 os.environ["XDG_STATE_HOME"] = str(STATE / "home")
-"""What names no state folder has this one: nobody's own token or tuning counts, and nobody needs a home."""
+"""The default state folder, so that no user's own token, tuning or home counts."""
 
 
 def find_assets() -> Path | None:
-    """The folder of public test models: ``POCKETSERVE_TEST_ASSETS``, else any ``*/assets`` beside the project."""
+    """Return the public test models' folder.
+
+    It is ``POCKETSERVE_TEST_ASSETS``, else any ``*/assets`` beside the project.
+    """
     named = os.environ.get("POCKETSERVE_TEST_ASSETS")
     candidates = [Path(named)] if named else sorted(ROOT.parent.glob("*/assets"))
     return next(
@@ -33,14 +36,14 @@ def find_assets() -> Path | None:
 
 
 def find_hostile() -> Path | None:
-    """The folder of harmful model files, which lies beside the assets."""
+    """Return the folder of harmful model files beside the assets."""
     assets = find_assets()
     hostile = assets.parent / "hostile" if assets is not None else None
     return hostile if hostile is not None and hostile.is_dir() else None
 
 
 def copy_folder(source: Path, target: Path) -> Path:
-    """Copy a folder with what it holds. Its owner may write to the copy, though the original may only be read."""
+    """Copy a folder and make it writable, even if the original is read-only."""
     shutil.copytree(source, target)
     for path in (target, *target.rglob("*")):
         path.chmod(path.stat().st_mode | stat.S_IWUSR)

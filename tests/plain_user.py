@@ -1,4 +1,4 @@
-"""Another user for tests of rights: root may read and write whatever it wants."""
+"""Run tests of permissions as another user, because root ignores them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_plain_user() -> Iterator[None]:
-    """Without root's rights."""
+    """Drop root's privileges."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,7 +1,8 @@
-"""Ports for servers that are started again on the same one, or whose port must be known before they are.
+"""Reserve ports for servers that restart on the same one.
 
-A port that the system gave and that was let go may be given to anybody in between: to another test's server, or to the
-near end of a connection. So these lie below those that the system gives by itself, and nobody gets one who did not ask.
+A port that the system assigned and that was closed may be assigned again in between: to
+another test's server, or to a client's end of a connection. So these ports are below
+the range that the system assigns from.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 
 _GIVEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LEAST, _USUAL = 10_000, 32_768
-_chance = random.SystemRandom()  # processes that share the tests do not draw the same
+_chance = random.SystemRandom()  # processes that share the tests draw different ones
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, and that nobody is given by the system."""
+    """Return an unused TCP port that the system doesn't assign to others."""
     maximum = _first_given()
     for _ in range(1000):
         port = _chance.randrange(_LEAST, maximum)
@@ -31,7 +32,7 @@ def free_port() -> int:
 
 
 def _first_given() -> int:
-    """Where the range begins from which the system gives ports."""
+    """Return the start of the range from which the system assigns ports."""
     try:
         first = int(_GIVEN.read_text().split()[0])
     except (OSError, ValueError, IndexError):

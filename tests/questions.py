@@ -1,4 +1,4 @@
-"""Requests of every kind, for engines that must answer them as the plain server does."""
+"""Send requests of every kind to engines that must answer like the plain server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def ask(server: Server, question: str) -> requests.Response:
-    """Ask one of them; a body in pieces goes in chunks."""
+    """Send one request; a body in pieces is chunked."""
     method, path, options = QUESTIONS[question]
     pieces = {
         name: iter(value) for name, value in options.items() if isinstance(value, list)
@@ -68,7 +68,7 @@ def ask(server: Server, question: str) -> requests.Response:
 
 
 def plain(response: requests.Response) -> bytes:
-    """An answer's body without times, ports, and the threads that the workers share out."""
+    """Return an answer's body without times, ports and thread counts."""
     return re.sub(
         rb'"timing_ms":\{[^}]*\}|127\.0\.0\.1:\d+|"threads":\d+', b"", response.content
     )
@@ -84,11 +84,11 @@ LOCAL = (
     "/web/ticket",
     "/web/session",
 )
-"""What changes one process, of which nobody could say which."""
+"""Requests that would change a single arbitrary process."""
 
 
 def check_same(question: str, plain_server: Server, other: Server) -> None:
-    """Compare status, body and the headers that clients read, for each question twice."""
+    """Compare status, body and headers of each request, twice."""
     expected = ask(plain_server, question)
     for _ in range(2):
         answer = ask(other, question)
@@ -106,7 +106,7 @@ def check_same(question: str, plain_server: Server, other: Server) -> None:
 
 
 def check_large_bodies(server: Any) -> None:
-    """Assert that a body is refused before it is read: without the token, in a length or in chunks, and a huge one."""
+    """Check that unauthenticated and huge bodies are refused before being read."""
     for body in (bytes(5000), iter([bytes(5000)])):
         answer = requests.post(
             f"{server.url}/predictions/digits", data=body, timeout=60

@@ -1,4 +1,4 @@
-"""Requests for a model's queue whose run is any function, and tensor requests to a service."""
+"""Queue arbitrary functions, and send tensor requests to a service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FunctionEntry(QueueEntry):
     """A request that runs ``function`` on its session.
 
     Attributes:
-        outcome: the function's result, or the exception in its place; empty before the end.
+    outcome: the function's result, or the exception in its place; empty before the end.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FunctionEntry(QueueEntry):
 
     @property
     def result(self) -> Any:
-        """Return the function's result, or raise what ended the request."""
+        """Return the function's result, or raise the exception that ended the request."""
         [outcome] = self.outcome
         if isinstance(outcome, BaseException):
             raise outcome
@@ -52,7 +52,7 @@ class FunctionEntry(QueueEntry):
         return self.function(session)
 
     def end(self, result: Any) -> None:
-        """Keep the result."""
+        """Store the result."""
         self.outcome.append(result)
         self.ended(result)
 
@@ -60,10 +60,12 @@ class FunctionEntry(QueueEntry):
 def run(
     queue: ModelQueue, function: Callable[[Any], Any], options: RequestOptions
 ) -> FunctionEntry:
-    """Run a function on a queue's session, on this thread or while it waits; return its request, which has ended.
+    """Run a function on a queue's session; return the finished request.
+
+    It runs on this thread or while this thread waits.
 
     Raises:
-        ApiError: why it was not run.
+    ApiError: it was not run.
     """
     waiter = CallerExecutor()
     entry = FunctionEntry(function, options, waiter.execute, waiter.done)
@@ -84,7 +86,7 @@ def infer(
     """Answer tensors on this thread.
 
     Raises:
-        ApiError: why there is no answer.
+    ApiError: there is no answer.
     """
     options = service.request_options(request.parameters)
     response: InferResponse = submit_and_wait(
@@ -97,10 +99,11 @@ def infer(
 def respond(
     service: Service, request: ApiRequest, handler: Handler = oip.infer
 ) -> ApiResponse:
-    """Answer a request on this thread, by the Open Inference Protocol or another handler.
+    """Answer a request on this thread, by the Open Inference Protocol or another
+    handler.
 
     Raises:
-        ApiError: why there is no answer.
+    ApiError: there is no answer.
     """
     call = handler(service, request)
     assert isinstance(call, InferenceCall) and call.respond is not None

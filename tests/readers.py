@@ -1,4 +1,7 @@
-"""What reads bytes that others wrote, without a framework: each with files to begin with, and its own errors."""
+"""List the readers of foreign bytes that need no framework.
+
+Each has valid files to begin with, and its own errors.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,10 @@ class Reader:
     """One reader.
 
     Attributes:
-        read: takes the content, and a folder of the test's own.
-        corpus: good contents.
-        refuses: how it says that a content is bad; anything else is a fault of ours.
-        words: what is put in anywhere.
+    read: takes the content, and a folder of the test's own.
+    corpus: valid contents.
+    refuses: its errors for bad content; anything else is our fault.
+    words: texts that are inserted anywhere.
     """
 
     read: Callable[[bytes, Path], Any]
@@ -67,7 +70,7 @@ def _files(*paths: Path) -> Callable[[], Sequence[bytes]]:
 
 
 def _beside(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path], Any]:
-    """A reader of files: the content is written where it looks."""
+    """Return a reader of files, for which the content is written to disk."""
 
     def read_file(content: bytes, folder: Path) -> Any:
         path = folder / name

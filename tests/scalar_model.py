@@ -1,4 +1,4 @@
-"""A model whose tensors have no dimension."""
+"""Make a model whose tensors have no dimension."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def scalar_model(path: Path) -> None:
-    """Write a model whose input and output have no dimension; it doubles."""
+    """Write a model that doubles a scalar."""
     import onnx
 
     helper, double = onnx.helper, onnx.TensorProto.DOUBLE

@@ -1,6 +1,6 @@
-"""Which tests run where: the marks, and what each kind of run leaves out (``pytest --for KIND``).
+"""Select the tests of each kind of run (``pytest --for KIND``).
 
-The Makefile and the tools name a kind and nothing more. Without a kind everything runs.
+The Makefile and the tools only name a kind. Without a kind everything runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARKS: Final = {
     "long": "repeats for many minutes what other tests do once: ``make soak`` alone runs it",
 }
 HOW: Final = ("live", "alone", "thorough")
-"""Marks that say how a test runs, not what it needs."""
+"""Marks for the way a test runs, not for its requirements."""
 
 BIG: Final = frozenset(MARKS) - {*HOW, "assets", "node", "onnx"}
 NOT_QUICK: Final = frozenset({"alone", "thorough", "assets", "node"})
@@ -70,7 +70,8 @@ SANS_NUMPY: Final = (
     "test_release.py",
     "test_packages.py",
 )
-"""Knows neither runtimes nor arrays: says the same in every environment."""
+"""Tests without runtimes and arrays, which give the same result in every environment.
+"""
 
 SANS_FRAMEWORKS: Final = (
     *SANS_NUMPY,
@@ -158,9 +159,13 @@ SANS_FRAMEWORKS: Final = (
     "web/test_page_modules.py",
     "web/test_vendor.py",
 )
-"""Knows arrays, pictures and models of TFLite and ONNX, but nothing that only some environments have (as
-``tasks/test_pictures.py`` does, by pillow-heif); NumPy is of one version in all but the one of the older
-``tflite_runtime``."""
+"""Tests of arrays, pictures, TFLite and ONNX that give the same result in every
+environment.
+
+They need nothing that only some environments have, such as pillow-heif in
+``tasks/test_pictures.py``. NumPy has one version in all environments except the one of
+the older ``tflite_runtime``.
+"""
 
 SANS_TFLITE: Final = (
     *SANS_NUMPY,
@@ -234,7 +239,7 @@ SANS_TFLITE: Final = (
     "test_web_sessions.py",
     "test_wording.py",
 )
-"""Speaks bytes, files and words: an older interpreter and an older NumPy change nothing there."""
+"""Tests of bytes, files and texts that an older interpreter or NumPy doesn't affect."""
 
 
 LAB: Final = (
@@ -308,14 +313,16 @@ class Kind:
     """One kind of run.
 
     Attributes:
-        without: tests with any of these marks are left out.
-        had: files and folders of tests that say what they said in ``make test`` and ``make test-core``, except those
-            marked as ``BIG``.
-        only: files and folders of the tests that run; empty for all.
-        quick: True for the tests of ``make test`` alone, False for the rest of them, None for both.
-        only_here: files and folders of tests that other runs leave out because this one has them.
-        complete: a skipped test is a failure: what is not there is to be left out by its mark. In ``only_here`` it is
-            one in any case.
+    without: tests with any of these marks are left out.
+    had: files and folders of tests whose result is already known from ``make test`` and
+    ``make test-core``, except those marked as ``BIG``.
+    only: files and folders of the tests that run; empty for all.
+    quick: True for the tests of ``make test`` only, False for the rest of them, None
+    for both.
+    only_here: files and folders of tests that other runs leave out because this one has
+    them.
+    complete: a skipped test is a failure: tests without their requirements are to be
+    left out by a mark. A skip in ``only_here`` is always a failure.
     """
 
     without: frozenset[str]

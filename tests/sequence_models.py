@@ -1,4 +1,4 @@
-"""Models with a memory, for tests of sequences."""
+"""Make stateful models for tests of sequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FEEDBACK = '\n[state.feedback]\nstate = "stateN"\n'
 
 
 def running_sum(path: Path, size: int) -> None:
-    """A model that adds the sum of each input to its state, and answers the state."""
+    """Write a model that adds its input's sum to its state, and returns the state."""
     import onnx
 
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT

@@ -1,4 +1,4 @@
-"""Simulated time for the policy's tests: queues, slots, and a clock that jumps from event to event."""
+"""Simulate time for the policy's tests: queues, slots, and a jumping clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREVER = 1e9
 
 @dataclass
 class Fate:
-    """How one request ended: ``code`` None is an answer."""
+    """The outcome of one request; ``code`` None is an answer."""
 
     entry: Entry
     queue: EntryQueue
@@ -37,7 +37,7 @@ class World:
     """Lanes, slots and a clock that jumps from event to event.
 
     Attributes:
-        cost: seconds of a run, by queue and rows.
+    cost: seconds of a run, by queue and rows.
     """
 
     slots: int
@@ -73,7 +73,7 @@ class World:
     def send(
         self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any
     ) -> Entry:
-        """A request that comes at this time and can be started for so long."""
+        """Add a request that arrives at this time and must start within a timeout."""
         batch = {
             name: terms.pop(name) for name in ("key", "rows", "size") if name in terms
         }
@@ -83,7 +83,7 @@ class World:
         return entry
 
     def vanish(self, queue: EntryQueue, entry: Entry, time: float) -> None:
-        """The request's client gives up."""
+        """Let the request's client disconnect."""
 
         def leave() -> None:
             if self.sharing.remove(queue, entry):

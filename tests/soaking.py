@@ -1,4 +1,4 @@
-"""Long runs: their counts in ``make soak``, and a table of what they saw."""
+"""Set the counts of long tests, and record their figures."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 from pathlib import Path
 
 FULL = os.environ.get("POCKETSERVE_SOAK") == "full"
-"""Whether this is ``make soak``, which takes hours; ``make test-all`` runs the same with smaller counts."""
+"""Whether this is ``make soak``, which takes hours; ``make test-all`` has smaller
+counts.
+"""
 
 TABLE = os.environ.get("POCKETSERVE_SOAK_TABLE")
-"""A file that takes a row of JSON for each figure."""
+"""A file that gets a row of JSON for each figure."""
 
 
 def rounds(usual: int, full: int) -> int:
-    """How often a long test repeats something."""
+    """Return the repetitions of a long test."""
     return full if FULL else usual
 
 
 def note(what: str, figure: str) -> None:
-    """Put a row into the table of this run, if one is kept."""
+    """Add a row to this run's table, if there is one."""
     if TABLE:
         with Path(TABLE).open("a", encoding="utf-8") as file:
             file.write(json.dumps([what, figure]) + "\n")

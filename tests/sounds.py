@@ -1,4 +1,4 @@
-"""WAV files for tests, written by the book and against it."""
+"""Write valid and invalid WAV files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE = 16_000
 def tone(
     seconds: float = 1.0, rate: int = RATE, frequency: float = 440.0, channels: int = 1
 ) -> Any:
-    """A sine of half the full scale, float64 [frames, channels]; the same on all channels."""
+    """Return a sine of half the full scale, float64 [frames, channels]."""
     times = np.arange(round(seconds * rate)) / rate
     return np.repeat(
         0.5 * np.sin(2 * np.pi * frequency * times)[:, None], channels, axis=1
@@ -23,7 +23,7 @@ def tone(
 def chunk(
     name: bytes, content: bytes, order: str = "<", size: int | None = None
 ) -> bytes:
-    """A chunk with its padding; ``size`` is what it claims to hold."""
+    """Return a chunk with its padding; ``size`` is its claimed size."""
     stated = len(content) if size is None else size
     return (
         name + struct.pack(f"{order}I", stated) + content + b"\0" * (len(content) % 2)
@@ -39,7 +39,7 @@ def format_chunk(
     align: int | None = None,
     sub: int | None = None,
 ) -> bytes:
-    """What stands in ``fmt ``; ``sub`` makes it an extensible one."""
+    """Return the contents of ``fmt ``; ``sub`` makes it an extensible one."""
     width = channels * -(-bits // 8) if align is None else align
     content = struct.pack(
         f"{order}HHIIHH",
@@ -60,7 +60,7 @@ def format_chunk(
 def stored(
     samples: Any, bits: int, *, floating: bool = False, order: str = "<"
 ) -> bytes:
-    """Samples from -1 to 1 as they lie in a file."""
+    """Return samples from -1 to 1 in the file's encoding."""
     flat = np.asarray(samples).reshape(-1)
     if floating:
         return bytes(flat.astype(f"{order}f{bits // 8}").tobytes())
@@ -85,11 +85,11 @@ def wav(
     order: str = "<",
     **more: Any,
 ) -> bytes:
-    """A whole file.
+    """Return a whole file.
 
     Args:
-        more: ``before``: chunks in front of the samples; ``size``: what the samples' chunk claims; ``riff``: what the
-            file claims; ``sub``: an extensible header.
+    more: ``before``: chunks before the samples; ``size``: the samples' claimed size;
+    ``riff``: the file's claimed size; ``sub``: an extensible header.
     """
     channels = np.asarray(samples).shape[1]
     code = 3 if floating else 1

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub and a plain web server, on loopback, with the real layout and real faults."""
+"""Imitate the Hugging Face hub and a web server on loopback, faults included."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-LARGE = 1000  # bytes from which on a file lies elsewhere, as with Git LFS
+LARGE = 1000  # bytes from which a file is stored elsewhere, as with Git LFS
 
 
 @dataclass
 class StandIn:
-    """The server; a test changes its attributes as it likes.
+    """The server, whose attributes a test may change.
 
     Attributes:
-        repos: files by repository; their content by name.
-        plain: files by path, for whoever asks for an address.
-        requests: every request with its headers, in order.
-        cuts: bytes after which each of the next answers ends.
-        headers: more headers of the next answers, by path.
-        redirects: where paths lead.
-        statuses: answers other than 200, by path.
-        private, gated: repositories that want the token; that want consent.
+    repos: files by repository; their content by name.
+    plain: files by path, for plain addresses.
+    requests: every request with its headers, in order.
+    cuts: bytes after which each of the next answers ends.
+    headers: more headers of the next answers, by path.
+    redirects: targets of paths.
+    statuses: answers other than 200, by path.
+    private, gated: repositories that need the token; that need consent.
     """
 
     port: int = 0
@@ -45,18 +45,18 @@ class StandIn:
     private: set[str] = field(default_factory=set)
     gated: set[str] = field(default_factory=set)
     token: str = "hf_secret"
-    wrong: bytes | None = None  # what storage gives in place of a large file
+    wrong: bytes | None = None  # sent by storage in place of a large file
     stall: threading.Event | None = (
-        None  # an answer that is cut goes no further until this is set
+        None  # an answer that is cut waits here until this is set
     )
 
     @property
     def url(self) -> str:
-        """The hub's address."""
+        """Return the hub's address."""
         return f"http://127.0.0.1:{self.port}"
 
     def paths(self, method: str = "GET") -> list[str]:
-        """The paths that were asked for, without queries."""
+        """Return the requested paths, without queries."""
         return [
             path.partition("?")[0] for verb, path, _ in self.requests if verb == method
         ]
@@ -226,7 +226,7 @@ def _blob(content: bytes) -> dict[str, Any]:
 
 @contextmanager
 def stand_in() -> Iterator[StandIn]:
-    """Run the hub and its storage, which is another host, until the block ends."""
+    """Run the hub and its storage, a second host, until the block ends."""
     hub = StandIn()
     handler = type("Hub", (_Handler,), {"hub": hub})
     storage = type("Storage", (_Handler,), {"hub": hub, "is_storage": True})

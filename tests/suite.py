@@ -1,4 +1,4 @@
-"""How the suite runs: what is chosen, who waits for whom, and the table of what was and was not run."""
+"""Select and schedule tests, and print the table of tests that did and didn't run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from selection import BIG, HOW, KINDS, MARKS, NOT_QUICK, THOROUGH, Kind
 
 MAX_PROCESSES = 4
 TESTS_MISSING = 6
-"""The exit code of a run that left out tests which had to run; pytest's own codes end at 5."""
+"""Exit code of a run that skipped mandatory tests; pytest's own codes end at 5."""
 
 TEST_FOLDERS = (ROOT / "tests", ROOT / "lab" / "tests")
-"""What ``selection.py`` names lies in one of them."""
+"""Folders that contain the entries of ``selection.py``."""
 
 EVERYTHING = Kind(frozenset())
 
@@ -42,11 +42,11 @@ settings.load_profile("pocketserve")
 _not_run: Counter[str] = Counter()
 
 
-# What frameworks draw: weights of models that tests build
+# for weights of models that tests build with frameworks
 
 
 def _seed_frameworks() -> None:
-    """Start the random numbers of the frameworks that are loaded again."""
+    """Reseed the random numbers of the frameworks that are loaded."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
     if keras := sys.modules.get("keras"):
@@ -55,17 +55,17 @@ def _seed_frameworks() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup() -> None:
-    """A fixture builds the same models, whichever tests ran before it in this process."""
+    """Reseed before a fixture, so that its models don't depend on earlier tests."""
     _seed_frameworks()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
-    """And so does a test."""
+    """Reseed before a test."""
     _seed_frameworks()
 
 
-# What is chosen
+# Selection
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks, and see to it that the servers which tests start hear signals."""
+    """Register the marks, and let servers started by tests receive signals."""
     if threading.current_thread() is threading.main_thread():
         _hear_signals()
     for name, needs in MARKS.items():
@@ -90,9 +90,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _hear_signals() -> None:
-    """A suite that a script runs in the background inherits Ctrl-C ignored, one under ``nohup`` the hangup.
+    """Handle signals that the suite inherited as ignored.
 
-    What is ignored stays so in child processes, what is handled does not: the suite itself still outlives a hangup.
+    A script runs a suite in the background with Ctrl-C ignored, and ``nohup`` with the
+    hangup ignored. Child processes inherit ignored signals but not handled ones; the
+    suite itself still survives a hangup.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -105,7 +107,7 @@ def _kind(config: pytest.Config) -> Kind:
 
 
 def _without(config: pytest.Config) -> frozenset[str]:
-    """The marks that are left out."""
+    """Return the marks that are left out."""
     return _kind(config).without | ({"assets"} if find_assets() is None else set())
 
 
@@ -116,7 +118,9 @@ def _left_out(item: pytest.Item) -> bool:
 
 
 def _not_chosen(item: pytest.Item) -> bool:
-    """Return whether the test belongs to another kind of run: that of other folders, or the quick one."""
+    """Return whether the test belongs to another kind of run: other folders, or the
+    quick one.
+    """
     kind = _kind(item.config)
     if kind.only and not _lies_in(item.path, kind.only):
         return True
@@ -133,7 +137,9 @@ def _is_quick(item: pytest.Item) -> bool:
 
 
 def _had(item: pytest.Item) -> bool:
-    """Return whether ``make test`` or ``make test-core`` has run the test, with the same result."""
+    """Return whether ``make test`` or ``make test-core`` has run the test, with the
+    same result.
+    """
     return _lies_in(item.path, _kind(item.config).had) and not any(
         item.get_closest_marker(mark) for mark in BIG
     )
@@ -164,7 +170,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave out what the run does without."""
+    """Deselect the tests that the run leaves out."""
     missing = [item for item in items if _left_out(item)]
     if missing:
         config.hook.pytest_deselected(items=missing)
@@ -174,7 +180,7 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
-    """A file that cannot be read without a framework names the mark as its reason, and is left out as its tests are."""
+    """Leave out a file that needs a missing framework, with its mark as the reason."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         mark = str(report.longrepr[2]).removeprefix("Skipped: ")
@@ -184,12 +190,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
     return report
 
 
-# How many processes share the tests (pytest-xdist), and who of them waits for whom
+# Processes that share the tests (pytest-xdist), and their order
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: one for each core that this process may use. More than four would want for memory."""
+    """Use a process per core for ``-n auto``; more than four would need too much
+    memory.
+    """
     usable = (
         len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -199,10 +207,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 class Turns:
-    """Lets tests run side by side, except those that must have the machine to themselves.
+    """Runs tests side by side, except those that need the whole machine.
 
-    A lock that many share and one can have alone. Who waits holds the gate, so that newcomers queue up behind a test
-    that waits to be alone. Locks of files end with the process that holds them, so that a crash blocks nobody.
+    It is a lock that is shared or exclusive. A waiting test locks the gate, so that
+    later tests queue behind one that waits to run alone. File locks end with their
+    process, so that a crash blocks nobody.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -212,13 +221,13 @@ class Turns:
         )
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         os.close(self._gate)
         os.close(self._work)
 
     @contextmanager
     def taken(self, alone: bool) -> Iterator[None]:
-        """A test's turn."""
+        """Wait for a test's turn and keep it until the block ends."""
         fcntl.flock(self._gate, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._work, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -247,17 +256,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
         return (yield)
 
 
-# What was run and what was not: nothing is skipped in silence
+# The table of tests that did and didn't run: nothing is skipped silently
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Count what is left out, by its reason."""
+    """Count deselected tests by their reason."""
     for item in items:
         _not_run[_reason(item)] += 1
 
 
 def _reason(item: pytest.Item) -> str:
-    """Return why a test is left out: by an option of pytest, since it runs elsewhere, or by its marks."""
+    """Return the reason: an option of pytest, another run, or marks."""
     if not _left_out(item):
         return "not chosen"
     if _had(item):
@@ -272,7 +281,9 @@ def _reason(item: pytest.Item) -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the first process what was left out; what had to run, but was skipped, is a failure."""
+    """Report deselected tests to the first process; a skipped mandatory test is a
+    failure.
+    """
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = dict(_not_run)
     ended_by_itself = session.exitstatus in (
@@ -284,7 +295,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _tests_are_missing(session: pytest.Session) -> bool:
-    """Return whether ``-x`` ended the run early, or a test was skipped that had to run."""
+    """Return whether ``-x`` ended the run early, or a mandatory test was skipped."""
     if session.shouldfail or session.shouldstop:
         return True
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -296,13 +307,13 @@ def _tests_are_missing(session: pytest.Session) -> bool:
 
 
 def _had_to_run(kind: Kind, path: Path) -> bool:
-    """Whether nothing in a file may be skipped."""
+    """Return whether nothing in a file may be skipped."""
     return kind.complete or _lies_in(path, kind.only_here)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Each process leaves out the same."""
+    """Keep one process's counts: all of them deselect the same."""
     _not_run.clear()
     _not_run.update(getattr(node, "workeroutput", {}).get("not_run", {}))
 

@@ -1,4 +1,4 @@
-"""Tokens of single apps: made, listed, taken back, expired; over HTTP and in the socket's handshake."""
+"""Create, list, revoke and expire tokens of single apps, over both transports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OWN = "o" * 43
 
 
 class Time:
-    """Both clocks, which stand until they are set."""
+    """Both clocks, which only move when set."""
 
     def __init__(self) -> None:
         self.wall, self.monotonic = NOW, 100.0
@@ -65,7 +65,7 @@ def found(tokens: AppTokens, token: str) -> str | None:
     return app.name if app is not None else None
 
 
-def test_a_token_is_kept_as_its_hash(path):
+def test_a_token_is_stored_as_its_hash(path):
     token = add_token(path, "camera", DAY, NOW)
     (kept,) = read_tokens(path)
     assert (kept.name, kept.sha256, kept.created, kept.expires) == (
@@ -80,8 +80,10 @@ def test_a_token_is_kept_as_its_hash(path):
     assert read_tokens(path) == ()
 
 
-def test_its_hash_makes_the_same_proofs(path):
-    """RFC 2104: a key that is longer than 64 bytes is hashed first, so the server needs no more than the hash."""
+def test_the_hash_makes_the_same_proofs(path):
+    """HMAC hashes keys longer than 64 bytes first (RFC 2104), so the server only needs
+    the hash.
+    """
     token = add_token(path, "camera", DAY, NOW)
     (kept,) = read_tokens(path)
     assert len(token) > 64
@@ -89,7 +91,7 @@ def test_its_hash_makes_the_same_proofs(path):
         assert proof(kept.key, b"t" * 32) == proof(token.encode(), b"t" * 32)
 
 
-def test_a_token_is_good_from_when_it_was_made_until_it_expires(path, tokens, time):
+def test_a_token_is_valid_from_its_creation_until_it_expires(path, tokens, time):
     token = add_token(path, "camera", DAY, NOW)
     assert found(tokens, token) == "camera" and [app.name for app in tokens.all()] == [
         "camera"
@@ -106,12 +108,12 @@ def test_a_token_is_good_from_when_it_was_made_until_it_expires(path, tokens, ti
     assert found(tokens, token) is None and tokens.all() == ()
 
 
-def test_no_clock_brings_a_token_back(path, tokens, time):
-    """One that is set back gives no time while the server runs; and what has expired is gone, for the next one, too."""
+def test_no_clock_change_revives_a_token(path, tokens, time):
+    """Time doesn't run backwards in a server, and expired tokens are deleted for good."""
     token = add_token(path, "camera", DAY, NOW)
     app = tokens.find(token.encode())
     assert app is not None
-    time.monotonic += DAY / 2  # the wall's clock stands
+    time.monotonic += DAY / 2  # the wall clock doesn't move
     assert found(tokens, token) == "camera"
     time.wall -= 10 * DAY
     time.monotonic += DAY
@@ -125,7 +127,7 @@ def test_no_clock_brings_a_token_back(path, tokens, time):
 
 
 class Counted(type(Path())):  # type: ignore[misc]
-    """A path that counts how often it is looked at."""
+    """A path that counts calls of stat."""
 
     looks = 0
 
@@ -134,7 +136,7 @@ class Counted(type(Path())):  # type: ignore[misc]
         return super().stat(**options)
 
 
-def test_the_file_is_looked_at_once_a_second(path, time):
+def test_the_file_is_checked_once_a_second(path, time):
     token = add_token(path, "camera", DAY, NOW)
     tokens = AppTokens(Counted(path), lambda: time.wall, lambda: time.monotonic)
     for _ in range(100):
@@ -154,13 +156,13 @@ def test_the_file_is_looked_at_once_a_second(path, time):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "ä", "a" * 65, "a\n", "\x1b"])
-def test_names_that_are_none(path, name):
+def test_invalid_names_are_refused(path, name):
     with pytest.raises(AppTokenError, match="letters, digits"):
         add_token(path, name, DAY)
     assert not path.exists()
 
 
-def test_what_cannot_be_changed(path):
+def test_impossible_changes_are_refused(path):
     add_token(path, "a", DAY, NOW)
     with pytest.raises(AppTokenError, match="--revoke a"):
         add_token(path, "a", DAY, NOW)
@@ -174,7 +176,7 @@ def test_what_cannot_be_changed(path):
     assert [token.name for token in read_tokens(path)] == ["b"]
 
 
-def test_several_at_once_lose_none(path):
+def test_concurrent_changes_are_all_kept(path):
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(lambda number: add_token(path, f"n{number}", DAY, NOW), range(24))
@@ -192,7 +194,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=lambda content: ascii(content)[:30])
-def test_damaged_files_let_nobody_in(path, tokens, content):
+def test_damaged_files_grant_no_access(path, tokens, content):
     path.parent.mkdir()
     path.write_bytes(content)
     path.chmod(0o600)
@@ -204,7 +206,7 @@ def test_damaged_files_let_nobody_in(path, tokens, content):
     assert path.read_bytes() == content
 
 
-def test_a_file_that_others_can_read_and_a_pipe(path, tokens):
+def test_a_readable_file_and_a_pipe_grant_no_access(path, tokens):
     token = add_token(path, "a", DAY, NOW)
     path.chmod(0o640)
     with pytest.raises(AppTokenError, match="chmod 600"):
@@ -240,7 +242,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
     return said.out if code == 0 else said.err
 
 
-def test_the_command_makes_lists_and_takes_back(tmp_path, capsys):
+def test_the_command_creates_lists_and_revokes(tmp_path, capsys):
     where = ["--token-file", str(tmp_path / "token")]
     assert "There are no tokens" in command(capsys, "--list", *where)
     token = command(capsys, "--new", "camera", "--expires", "12h", *where).strip()
@@ -283,7 +285,7 @@ def refused(client: Client) -> bool:
 
 @pytest.mark.live
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_an_apps_token_opens_the_server_until_it_is_taken_back(new_server, transport):
+def test_an_apps_token_opens_the_server_until_it_is_revoked(new_server, transport):
     server = new_server(MODELS, "--log-level", "debug")
     where = ["--token-file", str(server.log.with_name("token"))]
     address = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
@@ -297,7 +299,7 @@ def test_an_apps_token_opens_the_server_until_it_is_taken_back(new_server, trans
     with Client(address, token) as client, Client(address, server.token) as owner:
         while refused(
             client
-        ):  # for a second at most, since the file is looked at no more often
+        ):  # for a second at most, because the file is checked that often
             assert server.process.poll() is None
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
         for call in (
@@ -319,7 +321,7 @@ def test_an_apps_token_opens_the_server_until_it_is_taken_back(new_server, trans
 
 @pytest.mark.live
 def test_the_handshake_with_an_apps_token_is_mutual(new_server):
-    """Without a byte of protocol more: who has the hash's token gets a proof made with it."""
+    """The protocol is unchanged: a client with the token proves itself by its hash."""
     server = new_server(MODELS, "--log-level", "debug")
     token = add_token(path_of(server.log.with_name("token")), "camera", DAY)
     with Client(f"socket://127.0.0.1:{server.socket_port}", token) as client:

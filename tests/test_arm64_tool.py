@@ -1,4 +1,4 @@
-"""How the ARM run compares answers, and what the run on a newer Python installs.
+"""Compare answers of the ARM run, and choose packages for a newer Python.
 
 The runs themselves are ``make test-arm64`` and ``make test-newest``.
 """
@@ -17,7 +17,7 @@ from conftest import ROOT
 
 
 def load(name: str) -> ModuleType:
-    """A script of tools, which imports its neighbours."""
+    """Import a script of tools, with the modules beside it."""
     sys.path.insert(0, str(ROOT / "tools"))
     try:
         spec = importlib.util.spec_from_file_location(
@@ -50,13 +50,13 @@ def test_the_distance_of_two_answers(arm64, expected, found, distance) -> None:
     assert arm64._distance(expected, found) == pytest.approx(distance)
 
 
-def test_what_is_run_exists(arm64) -> None:
-    """A renamed test file is not silently left out."""
+def test_selected_test_files_exist(arm64) -> None:
+    """A renamed test file must not be left out silently."""
     assert [name for name in arm64.TESTS if not (ROOT / "tests" / name).exists()] == []
 
 
-def test_the_newest_python_gets_what_the_tests_need() -> None:
-    """The checkers run elsewhere; everything else of the extra ``dev`` is there."""
+def test_the_newest_python_gets_the_tests_packages() -> None:
+    """It gets all of the extra ``dev`` but the checkers."""
     from packaging.requirements import Requirement
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][

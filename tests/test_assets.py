@@ -1,4 +1,4 @@
-"""Real models with verified answers: exact tensors in, expected outputs out, in every format, without a manifest."""
+"""Check verified answers of real models in every format, without manifests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from pocketserve_client import Client
 pytestmark = [pytest.mark.assets, pytest.mark.live]
 
 MARGIN = 0.15
-"""A top label is demanded where it leads by this much; below it, kernels and resizing may swap the first two."""
+"""A top label is required if its lead is this large; otherwise kernels and resizing may
+swap the first two.
+"""
 
 TRANSPARENT = ("sparrow.png",)
-"""The expected answers ignore the alpha channel; the server puts such a picture on white, as a viewer does."""
+"""The expected answers ignore the alpha channel; the server puts such a picture on
+white, as a viewer does.
+"""
 
 MARKS = {
     "onnx": pytest.mark.onnx,
@@ -33,7 +37,7 @@ CASES = all_cases(find_assets())
 
 
 def is_labelled_picture(case: Case) -> bool:
-    """Whether the file's own metadata names what is on the picture."""
+    """Return whether the file's own metadata has labels for a picture."""
     sources = case.content["source_inputs"]
     return (
         case.format == "tflite"
@@ -44,13 +48,13 @@ def is_labelled_picture(case: Case) -> bool:
 
 @pytest.fixture(scope="module")
 def client(form: str, assets: Path) -> Iterator[Client]:
-    """A client of a server on all models of one format."""
+    """Return a client of a server on all models of one format."""
     with serving(assets, form) as client:
         yield client
 
 
 def parameters(cases: list[Case]) -> list[Any]:
-    """The cases with the format whose server they need, and the mark of its framework."""
+    """Return the cases with their format and their framework's mark."""
     return [
         pytest.param(c.format, c, id=str(c), marks=MARKS.get(c.format, ()))
         for c in cases
@@ -68,8 +72,7 @@ def test_every_file_is_served_without_a_manifest(client: Client, assets: Path) -
 
 
 @pytest.mark.parametrize(("form", "case"), parameters(CASES), scope="module")
-def test_case(client: Client, case: Case) -> None:
-    """The case's tensors give the case's outputs within the case's tolerance."""
+def test_a_case_gives_its_outputs(client: Client, case: Case) -> None:
     run_case(client, case)
 
 
@@ -78,8 +81,8 @@ def test_case(client: Client, case: Case) -> None:
     parameters([case for case in CASES if is_labelled_picture(case)]),
     scope="module",
 )
-def test_picture_gives_its_label(client: Client, picture: Case) -> None:
-    """The picture itself gives the label that the file's metadata holds for it."""
+def test_a_picture_gives_its_label(client: Client, picture: Case) -> None:
+    """The label is in the file's metadata."""
     best = picture.content["answer"]["top5"]
     source = picture.content["source_inputs"][0]
     answer = client.predict(

@@ -1,4 +1,4 @@
-"""The benchmarks work: not one time is asserted here."""
+"""Run the benchmarks without asserting any time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from benchmarks.timing import FULL, QUICK, Effort
         ("most", [9.0], [1.0], None, 9.0, ""),
     ],
 )
-def test_a_ratio_is_held_against_its_goal(rule, ours, floor, goal, ratio, verdict):
+def test_a_ratio_is_compared_with_its_goal(rule, ours, floor, goal, ratio, verdict):
     found = Comparison("X1", "work", "µs", ours, floor, goal, rule)
     assert found.ratio == pytest.approx(ratio)
     assert found.verdict == verdict
@@ -81,7 +81,7 @@ def test_the_99th_percentile_is_near_the_end():
     assert summary([float(number) for number in range(1000)], "p99") == 990.0
 
 
-def test_percentiles_stand_beside_the_raw_samples():
+def test_percentiles_are_reported_with_the_raw_samples():
     found = Comparison(
         "X1", "work", "µs", [float(number) for number in range(100)], [2.0], None
     ).to_json()
@@ -109,11 +109,11 @@ def test_the_steepest_step_is_named():
         ("R1 C1", ["R1", "C1"]),
     ],
 )
-def test_which_benchmarks_are_named(only: str, chosen: list[str]):
+def test_benchmarks_are_chosen_by_name(only: str, chosen: list[str]):
     assert choose(only) == chosen
 
 
-def test_an_unknown_benchmark_is_told_with_those_that_there_are(
+def test_an_unknown_benchmark_is_refused_with_the_known_names(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     assert main(["--only", "S1,S9", "--output", str(tmp_path / "none.json")]) == 2
@@ -124,7 +124,7 @@ def test_an_unknown_benchmark_is_told_with_those_that_there_are(
 @pytest.mark.parametrize(
     ("before", "after"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1")]
 )
-def test_no_proxy_stands_between_a_benchmark_and_its_server(
+def test_benchmarks_ignore_proxies(
     before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("NO_PROXY", "no_proxy"):
@@ -147,7 +147,7 @@ def _broken(effort: Effort) -> list[Result]:
     raise ValueError("a fault")
 
 
-def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
+def test_results_before_ctrl_c_are_shown_and_stored(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     one = Comparison("A1", "work", "µs", [2.0], [4.0], 1.0, against="limit")
@@ -171,7 +171,7 @@ def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
     ] == ["A1"]
 
 
-def test_what_cannot_be_measured_is_no_failure_and_what_fails_is(
+def test_an_impossible_measurement_is_not_a_failure(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     assert main(["--output", str(tmp_path / "found.json")], {"A1": _absent}) == 0
@@ -209,7 +209,7 @@ def test_two_equal_cores_are_measured_on(cores, speeds, twins, first):
     assert sorted(arranged) == sorted(cores)
 
 
-def test_why_an_environment_cannot_be_made():
+def test_a_failed_environment_is_explained():
     told = "WARNING: retrying\nERROR: No matching distribution found for mlserver==1.7.1\n.bench/mlserver could not"
     assert reason_of(told) == "No matching distribution found for mlserver==1.7.1"
     assert reason_of("a\nOSError: no space left\n") == "OSError: no space left"
@@ -230,7 +230,7 @@ import time:         5 |          5 | pocketservers
 """
 
 
-def test_import_times_are_read_and_the_lowest_count(capsys: pytest.CaptureFixture[str]):
+def test_the_lowest_of_import_times_is_used(capsys: pytest.CaptureFixture[str]):
     first = imports.self_times(LOG)
     assert first["encodings"] == 120 and len(first) == 5
     found = imports.compare(
@@ -254,7 +254,9 @@ def test_import_times_are_read_and_the_lowest_count(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.live
-@pytest.mark.onnx  # the environment that has no ONNX has no ai-edge-litert either, whose schema makes the models
+# the environment without ONNX has no ai-edge-litert either, whose schema makes the
+# models
+@pytest.mark.onnx
 def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Path):
     output = tmp_path / "benchmarks.json"
     command = [
@@ -328,7 +330,7 @@ def test_a_commit_is_unpacked_once_under_its_hash(
 
 @pytest.mark.live
 @pytest.mark.onnx  # as above
-def test_two_trees_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch):
+def test_two_trees_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(revisions, "unpacked", lambda commit: ROOT)
     chosen = revisions.benchmarks("HEAD")
     found = [result for name in ("S2", "R1", "L1") for result in chosen[name](QUICK)]
@@ -353,7 +355,7 @@ def test_frames_and_photos_are_labelled_alike_on_both_sides():
     ] * 2  # as PNG and as JPEG
 
 
-def test_without_public_models_it_is_said(
+def test_missing_public_models_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("POCKETSERVE_TEST_ASSETS", str(tmp_path))
@@ -364,22 +366,22 @@ def test_without_public_models_it_is_said(
 
 @pytest.mark.live
 @pytest.mark.onnx  # as above
-def test_requests_on_a_timetable_cost_processor_time():
+def test_scheduled_requests_cost_cpu_time():
     shown = battery.run(QUICK)
     assert [result.name for result in shown] == ["W1"] * 3
     assert all(cost > 0 for result in shown for cost in (*result.ours, *result.floor))
 
 
-def test_wake_ups_of_threads_that_ended_are_not_taken_off():
+def test_wake_ups_of_ended_threads_still_count():
     from benchmarks.idle import count_wake_ups
 
     assert count_wake_ups({"1": 10, "2": 500}, {"1": 12, "3": 4}) == 2 + 4 + 1
 
 
-def test_who_does_not_answer_is_given_up_and_nobody_else():
+def test_only_a_silent_side_is_given_up():
     everywhere = Side(
         os.getpid(), lambda model: None
-    )  # one process for all: nobody is held still
+    )  # one process for both, so that neither is blocked
     asked: list[str] = []
 
     def measure(name: str, side: Side, effort: Effort) -> list[float]:
@@ -397,7 +399,7 @@ def test_who_does_not_answer_is_given_up_and_nobody_else():
     assert "no answer within" in given_up["silent"]
 
 
-def test_protobuf_fields_come_back():
+def test_protobuf_fields_round_trip():
     tensor = field(1, "x") + field(3, 300) + field(5, field(8, bytes(200)))
     message = field(1, "echo") + field(5, tensor)
     assert fields(message)[1] == b"echo"
@@ -408,10 +410,10 @@ USUAL_WINDOW, USUAL_FRAME, NARROW, GRANT = 65_535, 16_384, 30_000, 20_000
 
 
 class Http2Server(threading.Thread):
-    """Answers each request with the length of its message, grants windows sparingly and asks for a PING between.
+    """Answers each request with its message's length, with small windows and PINGs.
 
     Attributes:
-        broken: which of the bounds that it set a client went past.
+    broken: the limits that a client exceeded.
     """
 
     def __init__(self, listening: socket.socket) -> None:
@@ -466,7 +468,7 @@ class Http2Server(threading.Thread):
 
 
 @pytest.mark.parametrize("size", [0, 40, 65_530, 65_531, 700_000])
-def test_grpc_messages_pass_narrow_windows(size: int):
+def test_grpc_messages_pass_small_windows(size: int):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = Http2Server(listening)

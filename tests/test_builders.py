@@ -1,4 +1,4 @@
-"""``trust`` looks for the function that builds a module before it asks."""
+"""Look for a module's building function before ``trust`` asks for consent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def version(folder: Path, source: str, **options: Any) -> VersionEntry:
         "try:\n    from a import build\nexcept ImportError:\n    build = None\n",
     ],
 )
-def test_a_function_that_may_be_there(tmp_path: Path, source: str) -> None:
+def test_a_function_that_may_exist_is_accepted(tmp_path: Path, source: str) -> None:
     check_builder(version(tmp_path, source))
 
 
@@ -49,18 +49,18 @@ def test_a_function_that_may_be_there(tmp_path: Path, source: str) -> None:
         "class A:\n    def build(self): ...\n",
     ],
 )
-def test_a_function_that_is_missing(tmp_path: Path, source: str) -> None:
+def test_a_missing_function_is_refused(tmp_path: Path, source: str) -> None:
     with pytest.raises(ModelLoadError, match="has no function 'build'"):
         check_builder(version(tmp_path, source))
 
 
-def test_another_name(tmp_path: Path) -> None:
+def test_another_name_is_suggested(tmp_path: Path) -> None:
     check_builder(version(tmp_path, "def make(): ...\n", function="make"))
     with pytest.raises(ModelLoadError, match="has no function 'make'"):
         check_builder(version(tmp_path, "def build(): ...\n", function="make"))
 
 
-def test_what_is_no_python(tmp_path: Path) -> None:
+def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="is not Python"):
         check_builder(version(tmp_path, "def build(:\n"))
 
@@ -78,7 +78,7 @@ def test_the_command_refuses_before_it_asks(
     assert "Trusted" not in printed.out
 
 
-def test_the_command_says_what_comes_next(
+def test_the_command_names_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))

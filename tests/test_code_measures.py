@@ -1,4 +1,4 @@
-"""The counts of ``tools/code_measures.py`` see what they name, in a small tree."""
+"""Check ``tools/code_measures.py`` on a small tree."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def measures() -> ModuleType:
-    """Return the tool as a module."""
+    """Import the tool."""
     spec = importlib.util.spec_from_file_location(
         "code_measures", ROOT / "tools/code_measures.py"
     )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "tools"))  # the tool imports its neighbour
+    sys.path.insert(0, str(ROOT / "tools"))  # the tool imports the module beside it
     try:
         spec.loader.exec_module(module)
     finally:
@@ -30,7 +30,9 @@ def measures() -> ModuleType:
 
 
 def write(root: Path, sources: dict[str, str]) -> None:
-    """Write the sources below the server's package, with the packages that they lie in."""
+    """Write the sources below the server's package, with the packages that contain
+    them.
+    """
     for name, source in sources.items():
         file = root / "server/pocketserve" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def test_docstrings_that_begin_with_a_question_are_counted(
     assert measures.measure(tmp_path)["docstrings that begin with a question word"] == 2
 
 
-def test_a_name_defined_twice_is_counted_unless_a_registry_asks_for_it(
+def test_repeated_names_are_counted_unless_a_registry_requires_them(
     measures: ModuleType, tmp_path: Path
 ) -> None:
     source = "def create(): ...\ndef probe(): ...\ndef _own(): ...\n"
@@ -80,7 +82,7 @@ def test_folders_are_counted_without_their_package_files(
     ) == (1, 2, 1)
 
 
-def test_a_count_that_rose_fails(
+def test_a_risen_count_fails(
     measures: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -116,8 +118,10 @@ of {WORDS} words](https://localhost/{"x/" * 40}) for more: version 1.5 ends noth
 """
 
 
-def test_long_sentences_of_a_page(measures: ModuleType, tmp_path: Path) -> None:
-    """They end at a full stop, an item or a paragraph; links count by their text, code as a word; lines are right."""
+def test_long_sentences_of_a_page_are_counted(
+    measures: ModuleType, tmp_path: Path
+) -> None:
+    """They end at a full stop, an item or a paragraph; links count by their text."""
     texts = measures.text_measures
     told = [(sentence.line, len(sentence.words)) for sentence in texts.sentences(PAGE)]
     assert told == [(3, 30), (3, 2), (4, 35), (11, 40)]
@@ -128,7 +132,7 @@ def test_long_sentences_of_a_page(measures: ModuleType, tmp_path: Path) -> None:
 
 
 def test_every_generated_page_exists(measures: ModuleType) -> None:
-    """A name that is left out of the measures is a page."""
+    """Each name that the measures exclude is a page."""
     assert [
         name for name in measures.text_measures.GENERATED if not (ROOT / name).is_file()
     ] == []

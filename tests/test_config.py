@@ -1,4 +1,4 @@
-"""Settings: every one from the environment and from a flag, which source wins, and errors that name the source."""
+"""Read settings from the environment and flags, with precedence and errors."""
 
 from __future__ import annotations
 
@@ -179,27 +179,27 @@ UNCHECKED = {
 
 
 def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:
-    """The rows of a table of settings."""
+    """Return the rows of a table of settings."""
     return [(name, case) for name, listed in table.items() for case in listed]
 
 
 def flag(name: str) -> str:
-    """The command line's spelling of a setting."""
+    """Return a setting's option."""
     return f"--{name.replace('_', '-')}"
 
 
 def variable(name: str) -> str:
-    """The environment's spelling of a setting."""
+    """Return a setting's environment variable."""
     return f"POCKETSERVE_{name.upper()}"
 
 
 def short(value: object) -> str:
-    """A readable test id."""
+    """Return a readable test id."""
     return str(value)[:24]
 
 
 def test_the_tables_are_complete() -> None:
-    """A new setting is added to the tables of this file."""
+    """Each new setting must be added to the tables of this file."""
     assert set(GOOD) == set(SETTINGS)
     assert set(BAD) | UNCHECKED == set(SETTINGS)
     assert sorted(
@@ -210,7 +210,7 @@ def test_the_tables_are_complete() -> None:
 
 @pytest.mark.parametrize(("name", "case"), cases(GOOD), ids=short)
 def test_every_setting_converts(name: str, case: tuple[str, Any]) -> None:
-    """The same text means the same from the environment and from a flag."""
+    """A text means the same from the environment and from a flag."""
     text, expected = case
     from_environment = getattr(load_config({}, {variable(name): text}), name)
     from_flag = getattr(load_config({name: text}, {}), name)
@@ -219,8 +219,8 @@ def test_every_setting_converts(name: str, case: tuple[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), cases(BAD), ids=short)
-def test_text_that_does_not_convert(name: str, text: str) -> None:
-    """The error names where the value came from and what is expected."""
+def test_invalid_texts_are_refused(name: str, text: str) -> None:
+    """The error names the source of the value and the expected form."""
     for given, environ, source in (
         ({}, {variable(name): text}, variable(name)),
         ({name: text}, {}, flag(name)),
@@ -233,15 +233,14 @@ def test_text_that_does_not_convert(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), cases(OUT_OF_RANGE), ids=short)
-def test_values_out_of_range(name: str, text: str) -> None:
+def test_values_out_of_range_are_refused(name: str, text: str) -> None:
     """The error names the setting and its range."""
     for given, environ in (({}, {variable(name): text}), ({name: text}, {})):
         with pytest.raises(ConfigError, match=f"^{name} must "):
             load_config(given, environ)
 
 
-def test_defaults() -> None:
-    """Nothing given: the table's own defaults, which are in range."""
+def test_defaults_apply_and_are_in_range() -> None:
     config = load_config({}, {})
     assert config == Config()
     assert (config.host, config.http_port, config.auth) == ("127.0.0.1", 8470, True)
@@ -251,8 +250,7 @@ def test_defaults() -> None:
     assert (config.models_dir / "digits" / "model.toml").is_file()
 
 
-def test_precedence() -> None:
-    """Default, environment, command line: the later one wins, setting by setting."""
+def test_a_flag_precedes_a_variable_and_a_variable_a_default() -> None:
     environ = {
         "POCKETSERVE_HTTP_PORT": "1",
         "POCKETSERVE_THREADS": "2",
@@ -275,15 +273,15 @@ def test_precedence() -> None:
         ("POCKETSERVE_FROBNICATE", []),
     ],
 )
-def test_a_variable_that_is_no_setting(name: str, meant: list[str]) -> None:
-    """It is told, with what it may have been meant to be; what is of others is not."""
+def test_an_unknown_variable_is_reported(name: str, meant: list[str]) -> None:
+    """A similar setting is suggested; variables of others are ignored."""
     assert unknown_variables(
         {name: "x", "PATH": "x", "POCKET_SERVE": "x", "POCKETSERVE_HOST": "x"}
     ) == {name: meant}
 
 
 def test_every_variable_of_ours_is_known() -> None:
-    """Those of the client, of tools and of tests are not taken for misspelt settings."""
+    """Variables of the client, tools and tests aren't mistaken for misspelt settings."""
     root = Path(__file__).resolve().parents[1]
     places = (
         "server",
@@ -316,23 +314,23 @@ def test_every_variable_of_ours_is_known() -> None:
     assert unknown_variables(dict.fromkeys(found, "x")) == {}
 
 
-def test_a_name_that_is_no_setting_is_refused() -> None:
-    """For programs that embed the server: the command line makes its options from the table."""
+def test_an_unknown_setting_is_refused() -> None:
+    """This protects embedding programs: the command line makes options from the table."""
     with pytest.raises(
         ConfigError, match="'http_prot' is no setting; did you mean 'http_port'"
     ):
         load_config({"http_prot": 3}, {})
 
 
-def test_a_flag_hides_a_broken_variable() -> None:
-    """What a flag replaces is not even read."""
+def test_a_flag_replaces_an_invalid_variable() -> None:
+    """The variable isn't even read."""
     assert (
         load_config({"http_port": "3"}, {"POCKETSERVE_HTTP_PORT": "x"}).http_port == 3
     )
 
 
-def test_values_that_are_already_converted() -> None:
-    """The embedding program passes Python values; False is a value, None is none."""
+def test_converted_values_are_accepted() -> None:
+    """An embedding program passes Python values; False is a value, None is not."""
     config = load_config(
         {"auth": False, "load": ("a",), "models_dir": Path("m")},
         {"POCKETSERVE_AUTH": "true"},
@@ -352,9 +350,7 @@ def test_every_setting_has_a_flag() -> None:
     options = vars(parser.parse_args(["serve", "FOLDER", *arguments]))
     assert options.pop("models_dir") == "FOLDER"
     assert options.pop("load") == ["1"]
-    assert (
-        options.pop("open_page") is False
-    )  # no setting: it says what happens once, now
+    assert options.pop("open_page") is False  # not a setting, but a single action
     assert options == dict.fromkeys(switches, False) | dict.fromkeys(
         texts - {"load"}, "1"
     )
@@ -378,8 +374,8 @@ SIZES = {
 
 
 @pytest.mark.parametrize("text", SIZES)
-def test_sizes(text: str) -> None:
-    """Plain bytes, decimal and binary units, in any case, with or without the B."""
+def test_sizes_have_units(text: str) -> None:
+    """Units are bytes, decimal or binary, in any case, with or without the B."""
     assert parse_bytes(text) == SIZES[text]
 
 
@@ -403,8 +399,7 @@ def test_sizes(text: str) -> None:
         "inf",
     ],
 )
-def test_sizes_that_are_none(text: str) -> None:
-    """Everything else is refused."""
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_bytes(text)
 
@@ -425,7 +420,7 @@ def test_sizes_that_are_none(text: str) -> None:
     ],
 )
 def test_no_auth_needs_loopback(host: str, allowed: bool) -> None:
-    """Without a token the server listens to this device only; with one, anywhere."""
+    """Only a server with a token may listen on other addresses."""
     assert load_config({"host": host}, {}).host == host
     if allowed:
         assert load_config({"host": host, "auth": False}, {}).auth is False
@@ -434,14 +429,14 @@ def test_no_auth_needs_loopback(host: str, allowed: bool) -> None:
         load_config({"host": host}, {"POCKETSERVE_AUTH": "off"})
 
 
-def test_settings_do_not_change() -> None:
-    """A server reads them on many threads."""
+def test_settings_are_immutable() -> None:
+    """Many threads read them."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().host = "0.0.0.0"  # type: ignore[misc]
 
 
-def test_worker_threads() -> None:
-    """Enough threads to hold a full queue and still answer health checks, unless a number is given."""
+def test_worker_threads_suffice_for_a_full_queue() -> None:
+    """Health checks must still be answered, unless a number is given."""
     assert load_config({"queue_limit": "10"}, {}).worker_threads == 18
     assert (
         load_config({"queue_limit": "10", "http_threads": "3"}, {}).worker_threads == 3
@@ -451,14 +446,14 @@ def test_worker_threads() -> None:
 @pytest.mark.parametrize("shell", ["SHELL", "PREFIX", None])
 @pytest.mark.parametrize("state_home", [None, "", " ", "/var/state", "relative"])
 @pytest.mark.parametrize("android", [False, True])
-def test_the_state_folder_is_where_platformdirs_puts_it(
+def test_the_state_folder_is_that_of_platformdirs(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     shell: str | None,
     state_home: str | None,
     android: bool,
 ) -> None:
-    """It is worked out without importing that, where that is sure."""
+    """On known systems it is computed without importing platformdirs."""
     for name in ("SHELL", "PREFIX", "XDG_STATE_HOME", "ANDROID_DATA", "ANDROID_ROOT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

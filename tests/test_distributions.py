@@ -1,4 +1,4 @@
-"""The three distributions, each installed alone from its wheel: what works, and what is said about the rest."""
+"""Install each of the three distributions alone from its wheel."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel of each distribution."""
+    """Return the wheel of each distribution."""
     paths = {}
     for name, folder in FOLDERS.items():
         target = tmp_path_factory.mktemp(name)
@@ -85,7 +85,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of this environment, without ours."""
+    """Return a folder with this environment's packages, without ours."""
     folder = tmp_path_factory.mktemp("third-party")
     installed = Path(str(metadata.distribution("numpy").locate_file("")))
     for path in installed.iterdir():
@@ -97,7 +97,7 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def install(wheels: dict[str, Path], third_party: Path, tmp_path: Path):
-    """Make an environment with some of the distributions: ``install(*names)``."""
+    """Return a function that makes an environment: ``install(*names)``."""
 
     def make(*names: str) -> Installed:
         folder, home = tmp_path / "environment", tmp_path / "home"
@@ -114,7 +114,7 @@ def install(wheels: dict[str, Path], third_party: Path, tmp_path: Path):
 
 
 def test_each_wheel_has_its_packages(wheels: dict[str, Path]) -> None:
-    """And the licence, a version, and the mark of typed packages; no file is in two of them."""
+    """Each has a licence, a version and the mark of typed packages; no file is in two."""
     seen: set[str] = set()
     for name, path in wheels.items():
         folder = f"{name.replace('-', '_')}-{__version__}"
@@ -137,12 +137,12 @@ def test_each_wheel_has_its_packages(wheels: dict[str, Path]) -> None:
 
 
 def test_the_lab_brings_its_commands() -> None:
-    """The command line knows their names without it, to say how to install them."""
+    """The command line knows their names without it, to explain the installation."""
     project = tomllib.loads((ROOT / "lab/pyproject.toml").read_text("utf-8"))["project"]
     assert set(project["entry-points"][GROUP]) == set(LAB_COMMANDS)
 
 
-def test_the_client_alone_asks_a_server(install, server: Server) -> None:
+def test_the_client_alone_can_query_a_server(install, server: Server) -> None:
     environment = install("pocketserve-client")
     picture = MODELS / "digits" / "samples" / "7.png"
     answers = []
@@ -168,8 +168,8 @@ def test_the_server_alone_serves(install, tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_the_server_alone_says_how_to_get_the_lab(install) -> None:
-    """For each of its commands, wherever options stand; help lists none of them."""
+def test_the_server_alone_explains_how_to_install_the_lab(install) -> None:
+    """It does so for each lab command with any options, and help lists none of them."""
     environment = install("pocketserve-client", "pocketserve")
     for words in (("convert", "digits"), ("--json", "compare", "x"), ("help", "scale")):
         done = environment.command(*words)

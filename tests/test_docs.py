@@ -1,4 +1,4 @@
-"""The documents tell the truth: their examples run, their tables match the code, their links lead somewhere."""
+"""Check the documents: examples run, tables match the code, links work."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Block:
 
 
 def blocks(document: Path) -> Iterator[Block]:
-    """All fenced blocks with a language."""
+    """Return all fenced blocks with a language."""
     text = document.read_text(encoding="utf-8")
     for match in re.finditer(
         r"^```([a-z][^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
@@ -61,10 +61,10 @@ ALL_BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 
 
 @pytest.fixture(scope="module")
-def surroundings(
+def reader_environment(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Server, dict[str, str]]]:
-    """A server as a reader would have it, and the environment in which `pocketserve` finds its token."""
+    """Start a reader's server; return the environment in which its token is found."""
     folder = tmp_path_factory.mktemp("docs")
     running = start_server(folder, MODELS)
     environment = {
@@ -74,15 +74,15 @@ def surroundings(
         "POCKETSERVE_TOKEN_FILE": str(folder / "token"),
         "POCKETSERVE_STATE_DIR": str(
             folder / "state"
-        ),  # `bench --tune` writes there, and not into anybody's home
+        ),  # `bench --tune` writes there, and not into a user's home
     }
     yield running, environment
     assert running.stop() == 0
 
 
-def run_block(block: Block, surroundings: tuple[Server, dict[str, str]]) -> str:
-    """Run a shell or Python block from the project's folder; returns what it printed."""
-    server, environment = surroundings
+def run_block(block: Block, reader_environment: tuple[Server, dict[str, str]]) -> str:
+    """Run a shell or Python block in the project's folder; return its output."""
+    server, environment = reader_environment
     code = block.code.replace("127.0.0.1:8470", f"127.0.0.1:{server.port}")
     command = (
         ["bash", "-euo", "pipefail", "-c", code]
@@ -102,10 +102,10 @@ def run_block(block: Block, surroundings: tuple[Server, dict[str, str]]) -> str:
     "block", [b for b in ALL_BLOCKS if b.language in ("sh", "python")], ids=str
 )
 def test_examples_run(
-    block: Block, surroundings: tuple[Server, dict[str, str]]
+    block: Block, reader_environment: tuple[Server, dict[str, str]]
 ) -> None:
-    """Every shell and Python example ends well and prints something that is no error."""
-    printed = run_block(block, surroundings)
+    """Every shell and Python example succeeds and prints no error."""
+    printed = run_block(block, reader_environment)
     assert printed.strip()
     assert '"error"' not in printed
 
@@ -116,14 +116,14 @@ def test_examples_run(
     "block", [b for b in ALL_BLOCKS if b.language == "python conformance"], ids=str
 )
 def test_foreign_client_examples_run(
-    block: Block, surroundings: tuple[Server, dict[str, str]]
+    block: Block, reader_environment: tuple[Server, dict[str, str]]
 ) -> None:
-    """The examples for other people's clients run too, where those are installed."""
-    assert run_block(block, surroundings).strip()
+    """They run where those clients are installed."""
+    assert run_block(block, reader_environment).strip()
 
 
 def site_pages() -> list[Path]:
-    """The pages that ``make docs`` builds, by the patterns of its settings."""
+    """Return the pages that ``make docs`` builds, by its settings' patterns."""
     settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
     pages = set()
     for pattern in settings["include_patterns"]:
@@ -170,7 +170,6 @@ def test_links_of_the_site_lead_to_files() -> None:
 
 
 def test_manifest_examples_are_valid() -> None:
-    """Every manifest that is shown parses."""
     shown = [block for block in ALL_BLOCKS if block.language == "toml file=model.toml"]
     assert shown
     for block in shown:
@@ -178,7 +177,7 @@ def test_manifest_examples_are_valid() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    """The configuration page has a row for each setting, with its default and reason, and none besides."""
+    """The configuration page has one row per setting, with default and reason."""
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_]+)` \|(.*)\|$", text, re.MULTILINE))
     assert set(rows) == set(SETTINGS)
@@ -187,7 +186,7 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_error_code_is_documented() -> None:
-    """The table of codes has each code once, with its status."""
+    """The table has each code once, with its status."""
     text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
     documented = {
         code: (int(status), retry == "yes")
@@ -202,7 +201,9 @@ def test_every_error_code_is_documented() -> None:
 
 
 def test_the_site_leads_to_every_page() -> None:
-    """Each page of ``docs`` stands in a list of its first page, or among the recipes; classes of the client in one."""
+    """Pages are in a list of the first page or among the recipes; client classes in one
+    page.
+    """
     first = ROOT / "docs" / "README.md"
     trees = re.findall(
         r"^```\{toctree\}\n(.*?)^```$",
@@ -227,8 +228,8 @@ def test_the_site_leads_to_every_page() -> None:
     assert shown == set(pocketserve_client.__all__) - {"__version__"}
 
 
-def test_every_requirement_is_named() -> None:
-    """The README's table of packages has what the core installs, and nothing besides."""
+def test_every_requirement_is_listed() -> None:
+    """The README's table has exactly the core's packages."""
     text = (
         (ROOT / "README.md")
         .read_text(encoding="utf-8")
@@ -245,7 +246,10 @@ def test_every_requirement_is_named() -> None:
 
 
 def documented_paths() -> list[re.Pattern[str]]:
-    """Return the paths of the overview in ``docs/http.md``: ``[...]`` may be missing, an ellipsis is any beginning."""
+    """Return the overview's paths in ``docs/http.md``.
+
+    ``[...]`` is optional, and an ellipsis matches any beginning.
+    """
     rows = re.findall(
         r"^\| (`.*?) \|",
         (ROOT / "docs" / "http.md").read_text(encoding="utf-8"),
@@ -264,12 +268,11 @@ def _path_pattern(path: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("pattern", sorted({route.pattern for route in ROUTES}))
 def test_every_route_is_mentioned(pattern: str) -> None:
-    """The overview names each route's whole path."""
+    """The overview has each route's whole path."""
     assert any(path.fullmatch(pattern) for path in documented_paths()), pattern
 
 
-def test_the_reader_of_documented_paths() -> None:
-    """Its patterns leave no path out, and take none that is only alike."""
+def test_patterns_match_documented_paths_only() -> None:
     path = _path_pattern("/v2/models/NAME[/versions/V]/infer")
     assert path.fullmatch("/v2/models/{model}/infer") and path.fullmatch(
         "/v2/models/{model}/versions/{version}/infer"
@@ -280,7 +283,7 @@ def test_the_reader_of_documented_paths() -> None:
 
 
 def anchors(document: Path) -> set[str]:
-    """Return the anchors of a document, as a forge makes them of headings, and those that it names itself."""
+    """Return a document's anchors: those of headings on a forge, and explicit ones."""
     text = re.sub(
         r"^```.*?^```$",
         "",
@@ -304,8 +307,7 @@ def anchors(document: Path) -> set[str]:
 @pytest.mark.parametrize(
     "document", [*DOCUMENTS, *CARDS], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_links_lead_somewhere(document: Path) -> None:
-    """Relative links name files that exist, and anchors that their pages have."""
+def test_links_and_anchors_exist(document: Path) -> None:
     for target, anchor in re.findall(
         r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")
     ):

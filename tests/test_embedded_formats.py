@@ -1,7 +1,7 @@
-"""Every version of an embedded model gives the answers of its TFLite version, within the tolerance of its manifest.
+"""Compare every version of an embedded model with its TFLite version.
 
-The versions are read from the manifests. Each carries the mark of its framework, so that a run without that framework
-leaves it out.
+The manifests list versions and tolerances. Each version carries the mark of its
+framework, so that a run without that framework leaves it out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pocketserve_wire.oip import InferRequest
 from queue_entries import infer
 
 pytestmark = [
-    # Frameworks announce the end of what is served here.
+    # Frameworks warn of the end of features that are served here.
     pytest.mark.filterwarnings(
         "ignore:`torch.jit.load` is deprecated:DeprecationWarning"
     ),
@@ -43,13 +43,13 @@ SOURCE_PATH = re.compile(rb"/(?:site|dist)-packages/|/models/\w+/\w+\.py")
 ROWS = 10
 MAX_EXECUTORCH_ROWS = 512
 
-# Kinds without a mark run wherever their framework is installed.
+# Kinds without a mark run if their framework is installed.
 MARKS: dict[str, Any] = {
     "torch": pytest.mark.torch,
     "torchscript": pytest.mark.torch,
     "ptl": pytest.mark.torch,
     "pt2": pytest.mark.torch,
-    # What it imports warns of much that is none of ours; the first of these would count as a broken installation.
+    # Its imports warn, and the first warning would count as a broken installation.
     "executorch": [pytest.mark.torch, pytest.mark.filterwarnings("ignore")],
     "keras": pytest.mark.tensorflow,
     "savedmodel": pytest.mark.tensorflow,
@@ -71,7 +71,7 @@ def kind_of(name: str, version: str) -> ModelFormat:
 
 
 def every_version(*kinds: str) -> list[Any]:
-    """A parameter for each version, or for those of some kinds."""
+    """Return a parameter for each version, optionally of some kinds."""
     return [
         pytest.param(name, version, id=f"{name}-{version}", marks=MARKS.get(kind, ()))
         for name in NAMES
@@ -83,13 +83,13 @@ def every_version(*kinds: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The whole server without a transport, on a copy that nobody else can write to: a ``.pt2`` file is code."""
+    """Run the server without a transport, on a private copy: a ``.pt2`` file is code."""
     folder = tmp_path_factory.mktemp("formats")
     for name in NAMES:
         shutil.copytree(MODELS / name, folder / "models" / name)
     for path in (folder / "models").rglob("*"):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
-    # Without the trial in a process of its own: what it would refuse, other tests tell, and it triples the time.
+    # Without trials: other tests cover them, and they triple the time.
     settings = {
         "models_dir": folder / "models",
         "state_dir": folder / "state",
@@ -103,7 +103,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @functools.cache
 def rows_of(name: str) -> Array:
-    """Ten inputs that no recipe trained on; of the digits, the ten pictures in ``samples`` as tensors."""
+    """Return ten inputs that no recipe trained on.
+
+    For the digits they are the pictures in ``samples`` as tensors.
+    """
     path = MODELS / "recipes" / "datasets.py"
     spec = importlib.util.spec_from_file_location("recipe_datasets", path)
     assert spec is not None and spec.loader is not None
@@ -120,7 +123,7 @@ def rows_of(name: str) -> Array:
 
 
 def ask(service: Service, name: str, version: str, values: Array) -> Array:
-    """One request, in the manifest's own names."""
+    """Send one request with the manifest's names."""
     (takes,), (gives,) = MANIFESTS[name]["inputs"], MANIFESTS[name]["outputs"]
     response = infer(
         service, name, version, InferRequest(inputs=[to_tensor(takes["name"], values)])
@@ -162,9 +165,12 @@ def test_answers_are_those_of_the_tflite_version(
 
 
 @pytest.mark.parametrize(("name", "version"), every_version())
-def test_any_number_of_rows(service: Service, name: str, version: str) -> None:
+def test_any_number_of_rows_gives_the_same_answers(
+    service: Service, name: str, version: str
+) -> None:
     together = ask(service, name, version, rows_of(name))
-    # Kernels may add in another order for another number of rows: a few units in the last place.
+    # For other numbers of rows kernels may add in another order: a few units in the
+    # last place.
     close = {"rtol": 1e-5, "atol": 1e-5}
     np.testing.assert_allclose(
         ask(service, name, version, rows_of(name)[:5]), together[:5], **close
@@ -197,7 +203,7 @@ def test_the_metadata_has_the_names_and_sizes_of_the_manifest(
 
 
 @pytest.mark.parametrize(("name", "version"), every_version("executorch"))
-def test_an_executorch_program_tells_how_many_rows_it_takes(
+def test_an_executorch_program_reports_its_number_of_rows(
     service: Service, name: str, version: str
 ) -> None:
     many = np.repeat(rows_of(name)[:1], MAX_EXECUTORCH_ROWS + 1, axis=0)
@@ -216,8 +222,8 @@ def files_of(name: str) -> list[Path]:
     ]
 
 
-def test_no_file_tells_where_it_was_made() -> None:
-    """Exporters write the paths of source files into what they make."""
+def test_no_file_reveals_where_it_was_made() -> None:
+    """Exporters write the paths of source files into their output."""
     for path in (path for name in NAMES for path in files_of(name)):
         contents = [path.read_bytes()]
         if zipfile.is_zipfile(path):

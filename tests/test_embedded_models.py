@@ -1,4 +1,4 @@
-"""The embedded models are as good as their manifests say, whichever version answers."""
+"""Measure every version of the embedded models against its manifest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pocketserve_wire.oip import InferRequest
 from queue_entries import infer
 
 pytestmark = [
-    # Frameworks announce the end of what is tested here.
+    # Frameworks warn of the end of features that are tested here.
     pytest.mark.filterwarnings(
         "ignore:`torch.jit.load` is deprecated:DeprecationWarning"
     ),
@@ -54,7 +54,7 @@ MAX_BYTES = 3_000_000
 
 
 def versions(*names: str) -> list[Any]:
-    """Parameters for every version of the models, marked with what it needs."""
+    """Return a parameter for every version of the models, with its framework's mark."""
     return [
         pytest.param(name, version, marks=MARKS.get(version.partition("-")[0], ()))
         for name in names
@@ -68,7 +68,7 @@ def need_framework(service: Service, name: str, version: str) -> None:
     if missing:
         pytest.skip(missing)
     if kind.name == "executorch":
-        # Its import warns of much that is none of ours; later imports find it, and warn no more.
+        # Its import warns; later imports find it without warnings.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module("executorch.runtime")
@@ -76,7 +76,7 @@ def need_framework(service: Service, name: str, version: str) -> None:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The whole server without a transport. The files are known: thirty trials of them would take a minute."""
+    """Run the server without a transport or trials, which would take a minute."""
     settings = {
         "models_dir": MODELS,
         "state_dir": tmp_path_factory.mktemp("state"),
@@ -89,7 +89,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def held_out() -> dict[str, tuple[Array, Array]]:
-    """Inputs and truths that no recipe trained on, by model."""
+    """Return inputs and truths that no recipe trained on, by model."""
     path = MODELS / "recipes" / "datasets.py"
     spec = importlib.util.spec_from_file_location("recipe_datasets", path)
     assert spec is not None and spec.loader is not None
@@ -98,7 +98,7 @@ def held_out() -> dict[str, tuple[Array, Array]]:
     return {name: getattr(datasets, f"{name}_split")()[2:] for name in NAMES}
 
 
-def ask(service: Service, name: str, version: str, values: Array) -> Array:
+def query(service: Service, name: str, version: str, values: Array) -> Array:
     (declared,) = MANIFESTS[name]["inputs"]
     request = InferRequest(inputs=[to_tensor(declared["name"], values)])
     (output,) = infer(service, name, version, request, row_by_row=True).outputs
@@ -112,12 +112,12 @@ def ask(service: Service, name: str, version: str, values: Array) -> Array:
 def test_int8_digits_keep_their_accuracy(
     service: Service, held_out: dict[str, tuple[Array, Array]]
 ) -> None:
-    """Half a point less than the float model's, at most, on the same pictures."""
+    """They lose at most half a point against the float model."""
     values, truth = held_out["digits"]
     need_framework(service, "digits", "tflite-int8")
     accuracies = {
         version: np.mean(
-            ask(service, "digits", version, values).argmax(axis=1) == truth
+            query(service, "digits", version, values).argmax(axis=1) == truth
         )
         for version in ("tflite", "tflite-int8")
     }
@@ -125,14 +125,14 @@ def test_int8_digits_keep_their_accuracy(
 
 
 @pytest.mark.parametrize(("name", "version"), versions(*NAMES))
-def test_measured_again(
+def test_the_manifests_score_is_reproduced(
     service: Service, held_out: dict[str, tuple[Array, Array]], name: str, version: str
 ) -> None:
-    """What the manifest claims is what the held-out data give, and the version agrees with the default one."""
+    """The held-out data confirms it, and the version agrees with the default one."""
     need_framework(service, name, version)
     claimed = MANIFESTS[name]["versions"][version]["evaluation"]
     values, truth = held_out[name]
-    found = ask(service, name, version, values)
+    found = query(service, name, version, values)
     if claimed["metric"] == "accuracy":
         assert np.mean(found.argmax(axis=1) == truth) == pytest.approx(
             claimed["value"], abs=ACCURACY_TOLERANCE
@@ -142,21 +142,21 @@ def test_measured_again(
         error = np.abs(found.astype(np.float64) - truth).mean()
         assert error == pytest.approx(claimed["value"], rel=ERROR_TOLERANCE)
     need_framework(service, name, "tflite")
-    expected = ask(service, name, "tflite", values)
+    expected = query(service, name, "tflite", values)
     tolerance = claimed.get("tolerance", 0)
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("name", "version"), versions("digits"))
 def test_every_sample_is_read(service: Service, name: str, version: str) -> None:
-    """The PNG files go the way of a caller's picture: decoded, scaled, perhaps inverted, labelled."""
+    """A PNG is processed like a client's: decoded, scaled, perhaps inverted, labelled."""
     need_framework(service, name, version)
     pictures = sorted((MODELS / name / "samples").glob("*.png"))
     assert [path.stem for path in pictures] == [str(digit) for digit in range(10)]
     for path in pictures:
         body = memoryview(path.read_bytes())
         answer = predictions.document(
-            predictions.ask(
+            predictions.query(
                 service,
                 ApiRequest({"model": name}, {"version": version, "top_k": "2"}, body),
             )
@@ -166,13 +166,12 @@ def test_every_sample_is_read(service: Service, name: str, version: str) -> None
         assert best["score"] > 0.5 > second["score"]
 
 
-def test_a_row_of_features(service: Service) -> None:
-    """By position and by name it is the same question."""
+def test_features_by_position_and_by_name_are_the_same(service: Service) -> None:
     values = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
     bodies = (b"[5.1, 3.5, 1.4]", str(values).replace("'", '"').encode())
     first, second = (
         predictions.document(
-            predictions.ask(
+            predictions.query(
                 service, ApiRequest({"model": "petals"}, {}, memoryview(body))
             )
         )["predictions"]
@@ -191,7 +190,7 @@ def test_all_together_are_small() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_version_is_documented(name: str) -> None:
-    """Manifest and card name the same versions, data and license."""
+    """Manifest and card have the same versions, data and license."""
     manifest, card = (
         MANIFESTS[name],
         (MODELS / name / "README.md").read_text(encoding="utf-8"),
@@ -207,8 +206,8 @@ def test_every_version_is_documented(name: str) -> None:
         )
 
 
-def test_nothing_but_what_the_manifests_name() -> None:
-    """No stray file travels with the wheel."""
+def test_the_folders_contain_only_files_of_the_manifests() -> None:
+    """The wheel must not contain stray files."""
     for name in NAMES:
         manifest = MANIFESTS[name]
         named = {"README.md", "model.toml", manifest.get("labels"), "samples"}

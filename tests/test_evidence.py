@@ -1,4 +1,4 @@
-"""The page of evidence says what the results say: it is written again here, and its arithmetic is done by hand."""
+"""Recompute the page of evidence from its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLAIMS = (*SEED_CLAIMS, *FURTHER_CLAIMS)
 
 
 def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
-    """A version's results, whose turns took the same time."""
+    """Return a version's results with equal turns."""
     interval = {"value": run_ms, "low": run_ms, "high": run_ms}
     accuracy = {
         "metric": "top-1",
@@ -69,7 +69,7 @@ def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
 
 
 def comparison(machine: str, model: str, versions: dict[str, Any]) -> dict[str, Any]:
-    """The results of a comparison."""
+    """Return the results of a comparison."""
     kind = MACHINES[machine]
     facts = {
         "name": machine,
@@ -110,20 +110,20 @@ DIGITS = {
 
 
 def findings_of(name: str, evidence: Evidence) -> list[Finding]:
-    """What judges a claim."""
+    """Return the findings that judge a claim."""
     claim = next(claim for claim in CLAIMS if claim.name == name)
     return list(claim.findings(evidence))
 
 
-def test_the_page_is_what_the_results_make() -> None:
-    """Nobody edits it by hand; ``make evidence`` writes it."""
+def test_the_page_is_up_to_date() -> None:
+    """``make evidence`` writes it."""
     assert (ROOT / "docs" / "generated" / "evidence.md").read_text(
         encoding="utf-8"
     ) == page(Evidence(*read_results()))
 
 
-def test_every_claim_has_a_row_with_its_verdict() -> None:
-    """Once, and the verdict is the one of the numbers."""
+def test_every_claim_has_one_row_with_its_verdict() -> None:
+    """The numbers determine the verdict."""
     evidence = Evidence(*read_results())
     text = (ROOT / "docs" / "generated" / "evidence.md").read_text(encoding="utf-8")
     for claim in CLAIMS:
@@ -135,7 +135,7 @@ def test_every_claim_has_a_row_with_its_verdict() -> None:
         )
 
 
-def test_the_results_name_no_place_of_a_machine() -> None:
+def test_the_results_contain_no_local_paths() -> None:
     """They are public, and small."""
     for path in sorted(
         (ROOT / "benchmarks" / "measurements" / "evidence").glob("*.json")
@@ -146,7 +146,7 @@ def test_the_results_name_no_place_of_a_machine() -> None:
 
 
 def test_verdicts_follow_from_the_counts() -> None:
-    """All, none, some, nothing."""
+    """Counts are all, none, some and nothing."""
     yes, no = (Finding("m", "", "w", None, "t", holds) for holds in (True, False))
     assert verdict([yes, yes]) == "confirmed"
     assert verdict([no]) == "refuted"
@@ -155,8 +155,8 @@ def test_verdicts_follow_from_the_counts() -> None:
     assert verdict([yes, yes], least=3) == "too few to tell: holds in 2 of 2"
 
 
-def test_shares_of_a_file_are_held_against_a_half_and_a_quarter() -> None:
-    """500 of 1,000 is a half, 250 a quarter, 310 is none; what convert refuses as no smaller is none either."""
+def test_file_sizes_are_compared_with_a_half_and_a_quarter() -> None:
+    """310 of 1,000 bytes is neither, and neither is a refusal by convert."""
     evidence = Evidence({}, [comparison("desktop", "digits", DIGITS)])
     assert [(f.what, f.value, f.holds) for f in findings_of("fp16-size", evidence)] == [
         ("tflite-fp16", 0.5, True)
@@ -177,8 +177,8 @@ def test_shares_of_a_file_are_held_against_a_half_and_a_quarter() -> None:
     assert [(f.model, f.value, f.holds) for f in found] == [("digits", None, False)]
 
 
-def test_the_zoo_counts_for_the_one_path_to_tflite() -> None:
-    """Each architecture is a model; other paths of the zoo say nothing of it."""
+def test_the_zoo_counts_only_for_its_path_to_tflite() -> None:
+    """Each architecture is a model."""
     zoo = [
         {"name": "a", "path": "pt2>tflite", "state": "ok", "tools": "litert-torch"},
         {"name": "b", "path": "pt2>tflite", "state": "refused", "reason": "no"},
@@ -191,8 +191,8 @@ def test_the_zoo_counts_for_the_one_path_to_tflite() -> None:
     assert found == [("a", "made by litert-torch", True), ("b", "no", False)]
 
 
-def test_a_version_that_answers_otherwise_costs_accuracy() -> None:
-    """It was refused, so that it is in no comparison; without it, only those that are good would be counted."""
+def test_a_refused_version_counts_as_lost_accuracy() -> None:
+    """It is in no comparison, so only good versions would count otherwise."""
     refusal = (
         "the result answers otherwise than the original: its outputs differ; try fp16"
     )
@@ -215,7 +215,7 @@ def test_a_version_that_answers_otherwise_costs_accuracy() -> None:
 
 
 def test_speeds_are_ratios_of_the_turns() -> None:
-    """2 ms to 1 ms is twice as fast, 2 to 1.25 is not; both on each machine, and never under emulation."""
+    """2 ms to 1 ms is twice as fast, 2 to 1.25 is not; emulated times never count."""
     evidence = Evidence(
         {}, [comparison(machine, "digits", DIGITS) for machine in MACHINES]
     )
@@ -229,8 +229,8 @@ def test_speeds_are_ratios_of_the_turns() -> None:
     ] * 2
 
 
-def test_converting_gains_where_it_is_faster_and_no_larger() -> None:
-    """Against the unconverted version; a larger file is no gain."""
+def test_converting_gains_if_it_is_faster_and_not_larger() -> None:
+    """The unconverted version is the reference."""
     large = {**DIGITS, "ptl": version(1001, 4.0)}
     found = findings_of("gain", Evidence({}, [comparison("desktop", "digits", large)]))
     assert [(f.what, f.value, f.holds) for f in found] == [
@@ -239,8 +239,8 @@ def test_converting_gains_where_it_is_faster_and_no_larger() -> None:
     ]
 
 
-def test_what_cannot_be_told_from_chance_judges_nothing() -> None:
-    """Of a few turns there is no interval; the claim is not measured then, rather than refuted."""
+def test_results_within_chance_are_not_judged() -> None:
+    """A few turns have no interval: the claim is not measured, rather than refuted."""
     few = {
         name: {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]}
         for name, facts in DIGITS.items()
@@ -249,10 +249,10 @@ def test_what_cannot_be_told_from_chance_judges_nothing() -> None:
 
 
 @pytest.mark.parametrize(("ptl", "holds"), [(4.0, True), (1.0, False)])
-def test_a_regression_stands_in_where_the_order_of_the_paths_is_the_same(
+def test_a_regression_substitutes_if_its_paths_have_the_same_order(
     ptl: float, holds: bool
 ) -> None:
-    """TFLite before PyTorch Mobile before unconverted, by the regression as by the model."""
+    """The order is TFLite, PyTorch Mobile, unconverted."""
     simple = {**DIGITS, "ptl": version(900, ptl)}
     evidence = Evidence(
         {},
@@ -266,8 +266,8 @@ def test_a_regression_stands_in_where_the_order_of_the_paths_is_the_same(
     ]
 
 
-def test_the_winner_of_the_desktop_is_asked_for_on_the_phone() -> None:
-    """A version that takes twice the phone's best one is not fastest there."""
+def test_the_desktops_winner_is_checked_on_the_phone() -> None:
+    """A version that takes twice the phone's best time is not fastest there."""
     phone = {**DIGITS, "tflite": version(1000, 0.5)}
     evidence = Evidence(
         {},
@@ -278,7 +278,7 @@ def test_the_winner_of_the_desktop_is_asked_for_on_the_phone() -> None:
     ]
 
 
-def test_scores_on_arm_are_held_against_those_here() -> None:
+def test_scores_on_arm_are_compared_with_those_here() -> None:
     """0.9 and 0.8 differ."""
     arm = {
         "tflite": version(1000, 99.0),
@@ -295,8 +295,8 @@ def test_scores_on_arm_are_held_against_those_here() -> None:
     ]
 
 
-def test_a_page_of_a_busy_machine_says_so_and_marks_what_is_emulated() -> None:
-    """The load that counts is that of machines whose times do."""
+def test_a_busy_machine_and_emulation_are_marked() -> None:
+    """Only the load of machines with measured times counts."""
     quiet = page(
         Evidence({}, [comparison(machine, "digits", DIGITS) for machine in MACHINES])
     )
@@ -307,8 +307,8 @@ def test_a_page_of_a_busy_machine_says_so_and_marks_what_is_emulated() -> None:
     assert "The load was up to 2.5 on 2 cores" in page(Evidence({}, [busy]))
 
 
-def test_what_is_kept_of_a_comparison(tmp_path: Path) -> None:
-    """The median of each turn in place of its samples, five digits, no folder; and the file reads back."""
+def test_a_stored_comparison_is_compact(tmp_path: Path) -> None:
+    """It has medians with five digits and no folder, and can be read again."""
     facts = {**version(1000, 2.0), "samples": {"run_ms": [[3.0, 1.0, 2.0], [5.123456]]}}
     facts |= {
         "answer_ms": {"p50": {"value": 2.5}},
@@ -349,7 +349,7 @@ def test_what_is_kept_of_a_comparison(tmp_path: Path) -> None:
 
 
 def test_routes_name_each_version_once() -> None:
-    """A model's own kind is made smaller only, and no two conversions make versions of one name."""
+    """A model's own kind is only made smaller."""
     for subject in SUBJECTS:
         names = [route.version for route in subject.routes()]
         assert len(names) == len(set(names))
@@ -362,6 +362,6 @@ def test_routes_name_each_version_once() -> None:
 def test_an_unknown_step_or_model_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the names that there are."""
+    """The message lists the names."""
     assert main(arguments) == 2
     assert "; there are " in capsys.readouterr().err

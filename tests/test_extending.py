@@ -1,4 +1,7 @@
-"""The exercises of ``docs/extending.md`` work on a copy of the server, and touch only what the page names."""
+"""Do the exercises of ``docs/extending.md`` on a copy of the server.
+
+They must only change the files that the page names.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def server(extended: Path, environment: dict[str, str]) -> Iterator[Server]:
 
 
 def pocketserve(environment: dict[str, str], *words: str) -> str:
-    """Return what a command of the copy prints."""
+    """Return the output of the copy's command."""
     command = [sys.executable, "-m", "pocketserve", *words]
     done = subprocess.run(
         command,
@@ -103,7 +106,7 @@ def test_each_exercise_changes_one_line_besides_new_files() -> None:
 
 
 def test_a_format_is_listed_and_run(server: Server) -> None:
-    """Over both transports, tensors and raw input; a damaged file is told."""
+    """Both transports answer tensors and raw input."""
     index = server.call("POST", "/v2/repository/index").json()
     assert {(entry["name"], entry["version"], entry["state"]) for entry in index} == {
         ("linear", "npz", "READY"),
@@ -122,7 +125,9 @@ def test_a_format_is_listed_and_run(server: Server) -> None:
         ] == [3.5, 8.0]
 
 
-def test_a_damaged_file_of_a_format_is_told(server: Server, extended: Path) -> None:
+def test_a_damaged_file_of_a_format_is_explained(
+    server: Server, extended: Path
+) -> None:
     (extended / "my-models" / "broken.npz").write_bytes(b"no archive")
     assert server.call("POST", "/v2/repository/index").status_code == 200
     answer = server.call("POST", "/predictions/broken", data=b"[[1, 2]]")

@@ -1,4 +1,4 @@
-"""The table of model families in ``docs/models.md``."""
+"""Check the table of model families in ``docs/models.md``."""
 
 from __future__ import annotations
 

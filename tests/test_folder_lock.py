@@ -1,4 +1,4 @@
-"""State files that several processes change: one at a time, and nobody waits for ever."""
+"""Let processes change state files one at a time, without waiting forever."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pocketserve.state.folder_lock import locked
 TIMEOUT_S = 120.0
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
-    """Whoever comes second does not get it until the first is done; another folder has another lock."""
+def test_a_folder_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
+    """Another folder has another lock."""
     folder = tmp_path / "new"
     with (
         locked(folder) as first,
@@ -31,15 +31,15 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """No lock, no error: what writes the file says what is wrong."""
+def test_a_read_only_folder_has_no_lock(tmp_path: Path) -> None:
+    """The code that writes the file reports the error."""
     (tmp_path / "file").write_text("")
     with locked(tmp_path / "file") as held:
         assert not held
 
 
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
-    """The kernel gives up what a process held."""
+    """The kernel releases the locks of a process."""
     code = "import os, pathlib, sys; from pocketserve.state.folder_lock import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1])) as held: os._exit(int(held))"
     assert (
@@ -56,8 +56,10 @@ def _judge(path: Path, number: int) -> None:
     VerdictStore(path).save(str(number), Verdict(True))
 
 
-def test_no_change_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two dozen that each read, change and write the same file, as so many processes would, on a disk of any speed."""
+def test_no_concurrent_change_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two dozen threads read, change and write the same file."""
     acquire = folder_lock.acquire_lock
     monkeypatch.setattr(
         folder_lock,

@@ -1,4 +1,4 @@
-"""Who may import whom: read from the source, and from what a fresh interpreter has loaded."""
+"""Check imports, in the sources and in fresh interpreters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ SLOW = {
     "tempfile",
     "colorsys",
 }
-"""Parts of the standard library that a start does without: together they cost it a twentieth."""
+"""Parts of the standard library that a start avoids: they would take a twentieth of its
+time.
+"""
 
 TRAINING = (
     "pocketserve_lab.compress.recipes.",
@@ -53,11 +55,13 @@ SOCKET = {
     "pocketserve_wire.frames",
     "pocketserve_wire.handshake",
 }
-"""What speaks the socket protocol waits for its first connection; NumPy's types are for type checkers only."""
+"""Modules of the socket protocol are loaded with its first connection; NumPy's types
+are for type checkers only.
+"""
 
 
 def files(package: str) -> list[Path]:
-    """The source files of a package such as ``pocketserve.tasks``, or the one file of a module."""
+    """Return the source files of a package, or of one module."""
     top, *rest = package.split(".")
     path = SOURCES[top].joinpath(top, *rest)
     found = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
@@ -68,13 +72,13 @@ def files(package: str) -> list[Path]:
 
 
 def module_of(path: Path) -> str:
-    """The dotted name of a source file's module; a package keeps its ``__init__``."""
+    """Return the dotted name of a source file's module; packages keep ``__init__``."""
     root = next(root for root in SOURCES.values() if path.is_relative_to(root))
     return ".".join(path.relative_to(root).with_suffix("").parts)
 
 
 def targets(node: ast.AST, module: str) -> list[str]:
-    """The dotted names that an import statement may load; other nodes load none."""
+    """Return the dotted names that an import statement may load."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -85,7 +89,7 @@ def targets(node: ast.AST, module: str) -> list[str]:
 
 
 def type_checking(node: ast.AST) -> bool:
-    """Whether a node is an ``if TYPE_CHECKING:``, whose imports never run."""
+    """Return whether a node is an ``if TYPE_CHECKING:``, whose imports never run."""
     return (
         isinstance(node, ast.If)
         and isinstance(node.test, ast.Name)
@@ -94,7 +98,7 @@ def type_checking(node: ast.AST) -> bool:
 
 
 def walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
-    """The nodes that run, when a module is imported or at any time."""
+    """Yield the nodes that run, at import or later."""
     for child in ast.iter_child_nodes(node):
         is_function = isinstance(
             child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -107,19 +111,19 @@ def walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
 
 @functools.cache
 def imports(path: Path, *, into_functions: bool = True) -> set[str]:
-    """Every module that a source file imports."""
+    """Return every module that a source file imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = walk(tree, into_functions=into_functions)
     return {target for node in nodes for target in targets(node, module_of(path))}
 
 
 def reaches(target: str, package: str) -> bool:
-    """Whether a dotted name is that package or lies in it."""
+    """Return whether a dotted name is that package or below it."""
     return target == package or target.startswith(f"{package}.")
 
 
 def offenders(package: str, *forbidden: str) -> list[str]:
-    """The imports of a package that reach something forbidden."""
+    """Return a package's imports that reach a forbidden package."""
     return [
         f"{module_of(path)} imports {target}"
         for path in files(package)
@@ -142,8 +146,8 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_all_that_a_package_may_import(package: str) -> None:
-    """The wire needs the standard library only; the client adds what a phone's Python has anyway."""
+def test_packages_import_only_listed_ones(package: str) -> None:
+    """The wire needs the standard library only, the client a phone's usual packages."""
     used = {
         target.partition(".")[0] for path in files(package) for target in imports(path)
     }
@@ -316,12 +320,12 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("package", FORBIDDEN)
 def test_nothing_is_imported_upward(package: str) -> None:
-    """A request goes straight from room to room; no room knows those in front of it."""
+    """Each layer knows only those below it."""
     assert offenders(package, *FORBIDDEN[package]) == []
 
 
 def test_nothing_imports_the_command_line() -> None:
-    """Commands share what they need below ``pocketserve.cli``, also with the lab."""
+    """Shared parts of commands are below ``pocketserve.cli``, also for the lab."""
     importing = [
         offender
         for package in SOURCES
@@ -331,16 +335,19 @@ def test_nothing_imports_the_command_line() -> None:
     assert {line.partition(" ")[0] for line in importing} == {FRONT_DOOR}
 
 
-def test_what_is_forbidden_exists() -> None:
-    """A module that was renamed is forbidden by its new name."""
+def test_forbidden_modules_exist() -> None:
+    """A renamed module stays forbidden."""
     names = {name for forbidden in FORBIDDEN.values() for name in forbidden}
     assert [
         name for name in sorted(names) if importlib.util.find_spec(name) is None
     ] == []
 
 
-def neighbours(*, into_functions: bool) -> dict[str, set[str]]:
-    """For each of our modules, those of ours that it imports; a package stands for its ``__init__``."""
+def imports_by_module(*, into_functions: bool) -> dict[str, set[str]]:
+    """Return our modules that each of our modules imports.
+
+    A package stands for its ``__init__``.
+    """
     ours = {
         module_of(path).removesuffix(".__init__"): path
         for package in SOURCES
@@ -357,13 +364,13 @@ def neighbours(*, into_functions: bool) -> dict[str, set[str]]:
             ):
                 del named[
                     0
-                ]  # ``from package import module`` wants nothing of the package itself
+                ]  # ``from package import module`` doesn't use the package itself
             graph[module].update(name for name in named if name in ours)
     return graph
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The modules that lead back to themselves, each with all that lie on such a way."""
+    """Return modules that import themselves indirectly, with the modules in between."""
     reached: dict[str, set[str]] = {}
     for start in graph:
         found: set[str] = set()
@@ -381,16 +388,17 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("into_functions", [False, True], ids=["at import", "ever"])
-def test_no_module_imports_itself_by_a_detour(into_functions: bool) -> None:
-    """No circles, not even through imports within functions: each module can be understood from those below it.
+def test_there_are_no_import_cycles(into_functions: bool) -> None:
+    """Late imports count, too, so that each module can be understood from those below
+    it.
 
-    Names for type checkers only do not count: they load nothing.
+    Imports for type checkers load nothing and don't count.
     """
-    assert circles(neighbours(into_functions=into_functions)) == []
+    assert circles(imports_by_module(into_functions=into_functions)) == []
 
 
-def test_the_finder_of_circles() -> None:
-    """It finds a module that imports itself by a detour, and not two ways to the same one."""
+def test_the_search_finds_cycles_only() -> None:
+    """Two paths to the same module are not a cycle."""
     graph = {
         "a": {"b", "c"},
         "b": {"d"},
@@ -406,7 +414,7 @@ def test_the_finder_of_circles() -> None:
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_frameworks_are_imported_late(package: str) -> None:
-    """No module imports a framework, Pillow or the metrics library before a function needs it."""
+    """The same applies to Pillow and the metrics library."""
     early = {
         f"{module_of(path)} imports {target}"
         for path in files(package)
@@ -418,14 +426,14 @@ def test_frameworks_are_imported_late(package: str) -> None:
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_source_roots_are_not_packages(package: str) -> None:
-    """``server`` and ``client`` are folders of packages, never imported themselves."""
+    """``server`` and ``client`` contain packages, and are never imported."""
     assert offenders(package, "server", "client") == []
     assert not (SOURCES[package] / "__init__.py").exists()
 
 
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS - {"onnxruntime"}))
-def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
-    """One file per framework: only ``runtimes``, and what tools' processes run, imports one, not even late."""
+def test_only_runtimes_import_frameworks(framework: str) -> None:
+    """Only ``runtimes`` and the processes of tools import one, even late."""
     users = {
         offender.partition(" ")[0]
         for package in SOURCES
@@ -440,10 +448,10 @@ def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
 
 
 def test_tools_of_converters_stand_alone() -> None:
-    """They run in environments with NumPy and none of the server's packages: of ours, they import the contract, each
-    other, and what reads models with NumPy alone.
+    """They run in environments with NumPy and without the server's packages.
 
-    Those that have no environment run where the server does.
+    Of ours, they import the contract, each other, and readers of models that only need
+    NumPy. Tools without an environment run beside the server.
     """
     at_home = {
         entry.module
@@ -468,8 +476,10 @@ def test_tools_of_converters_stand_alone() -> None:
     )
 
 
-def test_the_reader_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above see late, relative and dotted imports, and pass over those for type checkers only."""
+def test_the_reader_finds_every_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees late, relative and dotted imports, but none for type checkers only."""
     path = tmp_path / "pocketserve" / "cli" / "x.py"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -494,7 +504,7 @@ def test_the_reader_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The modules that a fresh interpreter holds after a statement."""
+    """Return the modules in a fresh interpreter after a statement."""
     code = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
     folders = os.pathsep.join(str(root) for root in dict.fromkeys(SOURCES.values()))
     done = subprocess.run(
@@ -578,8 +588,8 @@ def loaded_by(statement: str) -> set[str]:
         "client",
     ],
 )
-def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
-    """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""
+def test_imports_load_no_heavy_modules(statement: str, unwanted: set[str]) -> None:
+    """The server starts without frameworks, picture library, metrics or client."""
     # An older NumPy imports some of them by itself.
     assert (
         loaded_by(statement)

@@ -1,4 +1,4 @@
-"""The embedded detector of digits is as good on pages that are drawn anew as its card says, in every version."""
+"""Measure the embedded digit detector on new pages against its card."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOLERANCE = 0.1
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The whole server without a transport."""
+    """Run the server without a transport."""
     settings = {
         "models_dir": MODELS,
         "state_dir": tmp_path_factory.mktemp("state"),
@@ -56,7 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def pages() -> Any:
-    """JPEG files of held-out pages, with the digits on each."""
+    """Return JPEG files of held-out pages, with the digits on each."""
     with mock.patch.dict(os.environ, {"POCKETSERVE_FONTS": ""}):
         return recipe("number_pages").photos(PAGES, SEED)
 
@@ -67,7 +67,9 @@ def ask(service: Service, body: bytes, **query: str) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_as_good_as_its_card(service: Service, pages: Any, version: str) -> None:
+def test_the_cards_score_is_reproduced(
+    service: Service, pages: Any, version: str
+) -> None:
     missing = missing_framework(service.entry("numbers").versions[version].format)
     if missing:
         pytest.skip(missing)
@@ -84,8 +86,8 @@ def test_as_good_as_its_card(service: Service, pages: Any, version: str) -> None
 @pytest.mark.parametrize(
     "sample", sorted((FOLDER / "samples").iterdir()), ids=lambda path: path.stem
 )
-def test_samples(service: Service, sample: Any) -> None:
-    """Digits are found on each, inside the picture."""
+def test_digits_are_found_on_samples(service: Service, sample: Any) -> None:
+    """They are inside the picture."""
     body = sample.read_bytes()
     assert len(body) < MAX_SAMPLE_BYTES
     with Image.open(io.BytesIO(body)) as picture:
@@ -104,7 +106,7 @@ def test_an_empty_page_has_no_digits(service: Service) -> None:
         assert ask(service, file.getvalue()) == []
 
 
-def test_small() -> None:
+def test_the_files_are_small() -> None:
     assert (
         sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc")
         < MAX_BYTES

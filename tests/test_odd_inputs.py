@@ -1,6 +1,7 @@
-"""Odd texts and sounds: every task on them gives the right answer or one clear sentence, the same by both transports.
+"""Send odd texts and sounds to every task over both transports.
 
-``audio-classification`` has its own in ``test_sound_models.py``.
+Each gets the right answer or one clear sentence. ``audio-classification`` has its own
+tests in ``test_sound_models.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RATE = 16_000
 
 
 def derived(folder: Path, name: str, source: str, change: tuple[str, str]) -> None:
-    """One of the recipes' models under another task."""
+    """Return a recipe's model under another task."""
     shutil.copytree(MODELS / source, folder / name)
     (folder / name / f"{source}.tflite").rename(folder / name / f"{name}.tflite")
     manifest = folder / name / "model.toml"
@@ -35,7 +36,7 @@ def derived(folder: Path, name: str, source: str, change: tuple[str, str]) -> No
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A model of every task on texts, and one that takes noise for speech."""
+    """Start a server on text models of every task, and a noise detector."""
     folder = tmp_path_factory.mktemp("odd")
     models = folder / "models"
     models.mkdir()
@@ -64,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def ask(
     server: Server, model: str, body: bytes, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    """Status and answer over HTTP, which the socket answers alike."""
+    """Return status and answer over HTTP, checked against the socket's."""
     answer = server.call(
         "POST", f"/predictions/{model}", data=body, headers=headers or {}
     )
@@ -96,16 +97,19 @@ TASKS = ["classes", "phrases"]
 
 @pytest.mark.parametrize("model", TASKS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_texts_that_are_none(server: Server, model: str, case: str) -> None:
-    """One clear sentence."""
+def test_invalid_texts_are_refused_in_one_sentence(
+    server: Server, model: str, case: str
+) -> None:
     body, text = REFUSED[case]
     status, found = ask(server, model, body)
     assert (status, found["code"]) == (400, "INVALID_INPUT") and text in found["error"]
 
 
 @pytest.mark.parametrize("model", TASKS)
-def test_texts_of_a_hundred_thousand_characters(server: Server, model: str) -> None:
-    """The answer is that to as much as the model reads."""
+def test_texts_of_a_hundred_thousand_characters_are_cut(
+    server: Server, model: str
+) -> None:
+    """The answer is that to the part which the model reads."""
     status, found = ask(server, model, LONG.encode())
     assert len(LONG) > 100_000 and status == 200
     assert (
@@ -116,8 +120,8 @@ def test_texts_of_a_hundred_thousand_characters(server: Server, model: str) -> N
 
 
 @pytest.mark.parametrize("model", TASKS)
-def test_texts_in_another_charset(server: Server, model: str) -> None:
-    """Read by the charset that is named; another is refused."""
+def test_texts_in_another_charset_are_decoded(server: Server, model: str) -> None:
+    """An unknown charset is refused."""
     wanted = ask(server, model, "turn on the café".encode())[1]["predictions"]
     latin = {"Content-Type": "text/plain; charset=iso-8859-1"}
     assert (
@@ -174,8 +178,7 @@ QUESTIONS: dict[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("case", QUESTIONS)
-def test_odd_questions(server: Server, case: str) -> None:
-    """The right answer or one clear sentence."""
+def test_odd_questions_are_answered_or_refused(server: Server, case: str) -> None:
     body, status, text = QUESTIONS[case]
     found_status, found = ask(server, "answers", body)
     assert found_status == status
@@ -184,8 +187,8 @@ def test_odd_questions(server: Server, case: str) -> None:
     ).find(text) >= 0, found
 
 
-def test_a_context_of_a_hundred_thousand_characters(server: Server) -> None:
-    """Read in all its windows: the answer at the very end is found."""
+def test_a_context_of_a_hundred_thousand_characters_is_searched(server: Server) -> None:
+    """All windows are read: the answer at the very end is found."""
     context = "ben likes tea. " * 6667 + FACT
     asked = json.dumps(
         {"question": "where does anna live?", "context": context}
@@ -196,11 +199,11 @@ def test_a_context_of_a_hundred_thousand_characters(server: Server) -> None:
     assert (best["answer"], best["start"]) == ("oslo", context.rindex("oslo"))
 
 
-# Sounds: noise stands for speech
+# Sounds: noise represents speech
 
 
 def noise(seconds: float, rate: int = RATE) -> Any:
-    """White noise, [frames, 1]."""
+    """Return white noise, [frames, 1]."""
     return np.random.default_rng(5).uniform(-0.5, 0.5, (round(seconds * rate), 1))
 
 
@@ -226,8 +229,8 @@ NO_SOUND = {
 
 
 @pytest.mark.parametrize("case", HEARD)
-def test_stretches_in_odd_sounds(server: Server, case: str) -> None:
-    """Where the noise is, to a window's padding."""
+def test_stretches_in_odd_sounds_are_found(server: Server, case: str) -> None:
+    """Times are exact to a window's padding."""
     body, wanted = HEARD[case]
     status, found = ask(server, "noise", body)
     assert status == 200, found
@@ -239,8 +242,7 @@ def test_stretches_in_odd_sounds(server: Server, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", NO_SOUND)
-def test_what_is_no_sound(server: Server, case: str) -> None:
-    """One clear sentence."""
+def test_invalid_sounds_are_refused_in_one_sentence(server: Server, case: str) -> None:
     body, text = NO_SOUND[case]
     status, found = ask(server, "noise", body)
     assert (status, found["code"]) == (400, "INVALID_INPUT") and text in found["error"]

@@ -1,4 +1,7 @@
-"""Every task on pictures takes every kind of picture, over HTTP: the same answer, or one clear sentence."""
+"""Send every kind of picture to every picture task over HTTP.
+
+Each gets the same answer, or one clear sentence.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ TASKS = {
 
 
 def areas(folder: Path) -> None:
-    """A model that calls every pixel dark, bright or reddish, by one convolution."""
+    """Return a model that calls every pixel dark, bright or reddish."""
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     kernel = np.array([[-1, -1, -1], [1, 1, 1], [3, -1.5, -1.5]], np.float32)[
         :, :, None, None
@@ -60,7 +63,7 @@ def areas(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one model a task."""
+    """Start a server with one model per task."""
     root = tmp_path_factory.mktemp("odd-pictures")
     models = root / "models"
     models.mkdir()
@@ -76,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @functools.cache
 def example(model: str) -> Any:
-    """A picture with something for the model to find."""
+    """Return a picture in which the model finds something."""
     if model == "poses":
         return drawn.person(38, 320, 240)[0]
     if model == "shapes":
@@ -92,13 +95,13 @@ def example(model: str) -> Any:
 
 @functools.cache
 def odd_kinds(model: str) -> dict[str, tuple[bytes, Any]]:
-    """That picture in every way that people send it."""
+    """Return that picture in every colour mode and format."""
     return variants(example(model))
 
 
 @functools.cache
 def useless(model: str) -> dict[str, bytes]:
-    """What is no picture, or is damaged, or claims to be enormous."""
+    """Return files that are not pictures, damaged, or claim enormous sizes."""
     return damaged(example(model)) | bombs()
 
 
@@ -108,7 +111,7 @@ def ask(
     body: bytes,
     content_type: str = "application/octet-stream",
 ) -> Any:
-    """The entries of the answer, also the unlikely ones: grey people and shapes are nothing that the models know."""
+    """Return all entries, also unlikely ones: the models don't know grey shapes."""
     answer = server.call(
         "POST",
         f"/predictions/{model}?threshold=0",
@@ -121,7 +124,7 @@ def ask(
 
 
 def check_same(model: str, found: Any, wanted: Any, size: tuple[int, int]) -> None:
-    """Two answers to the same picture in two formats, which differ by a codec's rounding."""
+    """Compare answers to two formats of a picture, within a codec's rounding."""
     assert wanted
     if found == wanted:
         return
@@ -164,8 +167,10 @@ VARIANTS = sorted(variants(Image.new("RGB", (64, 64), (9, 99, 200))))
 
 @pytest.mark.parametrize("case", VARIANTS)
 @pytest.mark.parametrize("model", TASKS)
-def test_every_kind_of_picture(server: Server, model: str, case: str) -> None:
-    """Turned, grey, CMYK, RGBA, palette and 16-bit files answer as the plain RGB picture that they show."""
+def test_every_kind_of_picture_gets_the_same_answer(
+    server: Server, model: str, case: str
+) -> None:
+    """Rotated, grey, CMYK, RGBA, palette and 16-bit files equal the plain RGB picture."""
     body, shown = odd_kinds(model)[case]
     check_same(
         model, ask(server, model, body), ask(server, model, saved(shown)), shown.size
@@ -176,8 +181,8 @@ def test_every_kind_of_picture(server: Server, model: str, case: str) -> None:
     "kind", ["text/plain", "image/gif", "application/json", "audio/wav", ""]
 )
 @pytest.mark.parametrize("model", TASKS)
-def test_wrongly_named(server: Server, model: str, kind: str) -> None:
-    """What it is, is told from the bytes."""
+def test_a_wrong_content_type_is_ignored(server: Server, model: str, kind: str) -> None:
+    """The bytes decide."""
     picture = example(model)
     for form in ("PNG", "BMP"):
         assert ask(server, model, saved(picture, form), kind) == ask(
@@ -192,8 +197,10 @@ DAMAGED = sorted(damaged(Image.new("RGB", (64, 64))))
 
 @pytest.mark.parametrize("case", [*DAMAGED, *bombs()])
 @pytest.mark.parametrize("model", TASKS)
-def test_one_clear_sentence(server: Server, model: str, case: str) -> None:
-    """Truncated, empty, foreign and monstrous files are refused in one sentence, with or without a drawing."""
+def test_unreadable_pictures_are_refused_in_one_sentence(
+    server: Server, model: str, case: str
+) -> None:
+    """Annotated requests give the same sentence."""
     body = useless(model)[case]
     for query in ("", "?annotate=png"):
         answer = server.call("POST", f"/predictions/{model}{query}", data=body)

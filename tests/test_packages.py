@@ -1,4 +1,4 @@
-"""The container file and the Termux recipe say what the project says."""
+"""Compare the container file and the Termux recipe with the project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECIPE = ROOT / "termux" / "pocketserve" / "build.sh"
 
 
 def project() -> dict[str, Any]:
-    """The table of the project's facts."""
+    """Return the project's table of pyproject.toml."""
     facts: dict[str, Any] = tomllib.loads(
         (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     )["project"]
@@ -29,13 +29,13 @@ def project() -> dict[str, Any]:
 
 
 def container_settings() -> dict[str, str]:
-    """The variables that the image sets."""
+    """Return the variables that the image sets."""
     (words,) = re.findall(r"^ENV ((?:.*\\\n)*.*)$", CONTAINER, re.MULTILINE)
     return dict(word.split("=") for word in words.replace("\\", "").split())
 
 
-def test_the_image_has_what_it_needs_and_no_root() -> None:
-    """Settings and extras exist, the sources of a build are let in, and the user is a number that is not 0."""
+def test_the_image_is_complete_and_runs_without_root() -> None:
+    """Settings and extras exist, sources are copied, and the user's number is not 0."""
     assert {
         name.removeprefix("POCKETSERVE_").lower() for name in container_settings()
     } <= set(SETTINGS)
@@ -44,7 +44,7 @@ def test_the_image_has_what_it_needs_and_no_root() -> None:
         "MODELS_DIR",
         "STATE_DIR",
         "TOKEN_FILE",
-    ):  # what must outlive a container lies in a volume
+    ):  # files that must outlive a container are in a volume
         assert any(
             Path(container_settings()[f"POCKETSERVE_{name}"]).is_relative_to(volume)
             for volume in volumes
@@ -76,8 +76,8 @@ def test_the_image_has_what_it_needs_and_no_root() -> None:
 
 
 @pytest.mark.live
-def test_its_health_check_sees_a_server(new_server: StartServer) -> None:
-    """It ends well where a server with the image's address answers, and not where nobody does."""
+def test_the_health_check_needs_a_server(new_server: StartServer) -> None:
+    """It succeeds only if a server answers at the image's address."""
     server = new_server(
         MODELS,
         environment={"POCKETSERVE_HOST": container_settings()["POCKETSERVE_HOST"]},
@@ -92,7 +92,7 @@ def test_its_health_check_sees_a_server(new_server: StartServer) -> None:
 
 
 def test_the_termux_recipe_agrees_with_the_project() -> None:
-    """Version, licence, and Termux's own packages: those that the installer takes."""
+    """Version, licence and Termux packages are those of project and installer."""
     script = f'. {RECIPE}; printf \'%s\\n\' "$TERMUX_PKG_VERSION" "$TERMUX_PKG_LICENSE" "$TERMUX_PKG_DEPENDS"'
     environment = {
         "POCKETSERVE_HOMEPAGE": "https://localhost/",

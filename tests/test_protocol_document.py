@@ -1,4 +1,4 @@
-"""The normative document of the socket protocol agrees with the vectors and with the code's tables."""
+"""Compare the socket protocol's document with the vectors and the code."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ KINDS = [
 
 @pytest.mark.parametrize(("name", "dump"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
 def test_examples_are_vectors(name: str, dump: str) -> None:
-    """What a reader sees is what implementations are tested with."""
+    """Readers see the tested bytes."""
     shown = bytes.fromhex("".join(line.partition(";")[0] for line in dump.splitlines()))
     assert shown == (FOLDER / "valid" / f"{name}.bin").read_bytes()
 
 
 def test_every_type_has_an_example() -> None:
-    """Each message is shown once at least."""
     shown = {
         frame["name"]
         for v in load("valid", "frames")
@@ -39,8 +38,8 @@ def test_every_type_has_an_example() -> None:
     assert shown == {kind.name for kind in FrameType}
 
 
-def test_worked_example() -> None:
-    """Transcript and proofs of the golden handshake."""
+def test_the_worked_example_is_right() -> None:
+    """It has the transcript and proofs of the vector's handshake."""
     (golden,) = [
         vector.facts
         for vector in load("valid", "handshake")
@@ -54,8 +53,8 @@ def test_worked_example() -> None:
         assert (FOLDER / "valid" / f"{name}.bin").read_bytes().hex() == golden[name]
 
 
-def test_anchors() -> None:
-    """Each vector names the section whose rule it shows, and inner links lead somewhere."""
+def test_anchors_exist() -> None:
+    """Each vector names the section of its rule, and inner links work."""
     anchors = set(re.findall(r'<a id="([\w-]+)"></a>', TEXT))
     assert {
         vector.facts["rule"] for folder, kind in KINDS for vector in load(folder, kind)
@@ -63,8 +62,8 @@ def test_anchors() -> None:
     assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) - anchors == set()
 
 
-def test_numbers() -> None:
-    """Types, reasons and extension tags are those of the code."""
+def test_numbers_agree_with_the_code() -> None:
+    """They are types, reasons and extension tags."""
     types = re.findall(
         r"^\| \[(\w+)\]\(#\w+\) \| `([0-9a-f]{2})` \|", TEXT, re.MULTILINE
     )
@@ -85,8 +84,7 @@ def test_numbers() -> None:
     }
 
 
-def test_layout() -> None:
-    """The header's table leaves no gap."""
+def test_the_header_has_no_gap() -> None:
     end = 0
     for offset, size in re.findall(
         r"^\| (\d+) \| (\d) \| [a-z_]+ \|", TEXT, re.MULTILINE
@@ -96,8 +94,7 @@ def test_layout() -> None:
     assert end == HEADER_BYTES
 
 
-def test_statuses() -> None:
-    """A code that is named with a status has that status."""
+def test_statuses_agree_with_the_code() -> None:
     named = re.findall(r"\b(\d{3}) `([A-Z_]+)`", TEXT)
     assert len(named) > 10
     for status, code in named:

@@ -1,4 +1,4 @@
-"""The recipes of ``docs/recipes`` lead from nothing to an answer: each page is run from top to bottom as it stands."""
+"""Run each page of ``docs/recipes`` from top to bottom."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWERS = {
     "smaller": r"(?s)tflite-dynamic.*(Serve|Keep) tflite",
     "camera": r"frame 7: \d 0\.",
 }
-"""What each page's last answer looks like."""
+"""Patterns of each page's last answer."""
 NEEDS = {
     "photos": pytest.mark.onnx,
     "table": pytest.mark.onnx,
@@ -37,13 +37,13 @@ NEEDS = {
 
 @dataclass(frozen=True)
 class Reader:
-    """Somebody in a clone, with a server of ``mymodels`` in another terminal."""
+    """A user in a clone, with a server of ``mymodels`` in another terminal."""
 
     folder: Path
     environment: dict[str, str]
 
     def run(self, language: str, code: str) -> str:
-        """Run one block; returns what it printed."""
+        """Run one block; return its output."""
         shell = ["bash", "-euo", "pipefail", "-c", code]
         done = subprocess.run(
             shell if language == "sh" else [sys.executable, "-c", code],
@@ -59,7 +59,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """Start the server; the clone's own files are there by links, so that nothing is written into them."""
+    """Start the server; the clone's files are links, so that nothing is written there."""
     folder, state = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("server")
     for name in ("models", "tests"):
         (folder / name).symlink_to(ROOT / name)
@@ -77,8 +77,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     assert running.stop() == 0
 
 
-def test_every_page_is_tried() -> None:
-    """The index names all pages, and each has an answer here."""
+def test_every_page_is_tested() -> None:
+    """The index lists all pages, and each has an answer here."""
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
     pages = {page.stem for page in FOLDER.glob("*.md")} - {"README"}
     assert pages == set(ANSWERS) == set(re.findall(r"\((\w+)\.md\)", index))
@@ -88,8 +88,8 @@ def test_every_page_is_tried() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in ANSWERS]
 )
-def test_recipe(name: str, reader: Reader) -> None:
-    """Every block of the page works where the ones before it did, and the answer is right."""
+def test_a_recipe_leads_to_the_answer(name: str, reader: Reader) -> None:
+    """Every block works after the ones before it, and the answer is right."""
     page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w+) recipe\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     printed = "".join(reader.run(language, code) for language, code in blocks)

@@ -1,4 +1,4 @@
-"""What ``make release`` refuses, and how it compares two builds."""
+"""Check the refusals of ``make release``, and its comparison of builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pocketserve import __version__
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    """The script, which is no package."""
+    """Import the script."""
     spec = importlib.util.spec_from_file_location(
         "release_tool", ROOT / "tools" / "release.py"
     )
@@ -28,7 +28,7 @@ def tool() -> ModuleType:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A repository with a changelog and nothing else."""
+    """Return a repository with a changelog only."""
     folder = tmp_path / "clone"
     folder.mkdir()
     (folder / "CHANGELOG.md").write_text(
@@ -54,7 +54,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def test_a_dirty_clone_is_refused(tool: ModuleType, clone: Path) -> None:
-    """A file that differs, and one that is new."""
+    """It has a changed or a new file."""
     tool.check(clone, "1.2.30")
     (clone / "new.txt").write_text("x")
     with pytest.raises(tool.ReleaseError, match=r"first: new\.txt$"):
@@ -65,10 +65,10 @@ def test_a_dirty_clone_is_refused(tool: ModuleType, clone: Path) -> None:
         tool.check(clone, "1.2.30")
 
 
-def test_a_folder_that_is_no_clone_is_refused(
+def test_a_folder_that_is_not_a_clone_is_refused(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unpacked source distribution has no commit that a release could be made of."""
+    """An unpacked source distribution has no commit to release."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(tool.ReleaseError, match="made in a clone"):
         tool.check(tmp_path, "1.2.30")
@@ -78,7 +78,7 @@ def test_a_folder_that_is_no_clone_is_refused(
 def test_a_version_without_changes_is_refused(
     version: str, tool: ModuleType, clone: Path
 ) -> None:
-    """The whole version must be there, not its beginning."""
+    """A version that begins alike doesn't count."""
     with pytest.raises(tool.ReleaseError, match=f"no entry '## {version}'"):
         tool.check(clone, version)
 
@@ -92,7 +92,7 @@ def test_the_changelog_has_the_version() -> None:
 def test_the_last_commit_is_exported(
     tool: ModuleType, clone: Path, tmp_path: Path
 ) -> None:
-    """Nothing but its files, as they were committed."""
+    """The export contains exactly the committed files."""
     (clone / "CHANGELOG.md").write_text("changed")
     (clone / "new.txt").write_text("x")
     copy = tool.export(clone, tmp_path / "copy")
@@ -100,8 +100,8 @@ def test_the_last_commit_is_exported(
     assert "1.2.30" in (copy / "CHANGELOG.md").read_text()
 
 
-def test_a_release_requires_its_own_version(tool: ModuleType, tmp_path: Path) -> None:
-    """A clone names its parts without a version."""
+def test_a_release_pins_its_own_version(tool: ModuleType, tmp_path: Path) -> None:
+    """A clone's parts have no version."""
     for folder in tool.DISTRIBUTIONS:
         (tmp_path / folder).mkdir(exist_ok=True)
         text = (ROOT / folder / "pyproject.toml").read_text("utf-8")
@@ -119,8 +119,8 @@ def test_a_release_requires_its_own_version(tool: ModuleType, tmp_path: Path) ->
     }
 
 
-def test_builds_that_differ_are_seen(tool: ModuleType, tmp_path: Path) -> None:
-    """Another byte at the same length, and a file that one build lacks."""
+def test_differences_of_builds_are_found(tool: ModuleType, tmp_path: Path) -> None:
+    """A byte of equal length differs, and a file is missing from one build."""
     first, second = tmp_path / "1", tmp_path / "2"
     for folder in (first, second):
         folder.mkdir()
@@ -130,8 +130,8 @@ def test_builds_that_differ_are_seen(tool: ModuleType, tmp_path: Path) -> None:
     assert tool.differences(first, second) == ["more", "other"]
 
 
-def test_a_folder_is_packed_alike(tool: ModuleType, tmp_path: Path) -> None:
-    """Whatever the dates and rights of its files are."""
+def test_a_packed_folder_is_reproducible(tool: ModuleType, tmp_path: Path) -> None:
+    """Dates and modes of files don't matter."""
     for number, mode in (("1", 0o600), ("2", 0o755)):
         (tmp_path / number / "site" / "a").mkdir(parents=True)
         for name in ("a/x", "b"):
@@ -145,7 +145,7 @@ def test_a_folder_is_packed_alike(tool: ModuleType, tmp_path: Path) -> None:
 
 
 def test_checksums_can_be_checked(tool: ModuleType, tmp_path: Path) -> None:
-    """By sha256sum itself."""
+    """sha256sum itself checks them."""
     (tmp_path / "a.txt").write_text("a")
     tool.write_sums(tmp_path)
     subprocess.run(

@@ -1,4 +1,4 @@
-"""A server that was killed is noticed, once by the next start and for a while by the doctor."""
+"""Report a killed server once at the next start, and for a while in the doctor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = "from pocketserve.state.run_lock import RunLock; from pathlib import Pat
 
 
 def start_and_die(state) -> int:
-    """A process that marks itself and is killed; returns its id."""
+    """Kill a process that has marked its run; return its id."""
     code = f"{START} RunLock(Path(sys.argv[1]), (8470,)); os.kill(os.getpid(), 9)"
     process = subprocess.Popen([sys.executable, "-c", code, str(state)])
     assert process.wait(60) == -9
@@ -44,7 +44,7 @@ def test_a_clean_end_leaves_nothing(tmp_path):
     assert running_servers(tmp_path) == [] and killed(tmp_path) is None
 
 
-def test_a_killed_run_is_noticed_once_and_remembered(tmp_path):
+def test_a_killed_run_is_reported_once_and_remembered(tmp_path):
     pid = start_and_die(tmp_path)
     assert running_servers(tmp_path) == []
     found = killed(tmp_path)
@@ -54,7 +54,7 @@ def test_a_killed_run_is_noticed_once_and_remembered(tmp_path):
     assert killed(tmp_path) == found
 
 
-def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
+def test_a_running_server_with_the_same_folder_is_left_alone(tmp_path):
     marker = RunLock(tmp_path, ())
     dead = start_and_die(tmp_path)
     noticed = notice_killed(tmp_path)
@@ -63,8 +63,8 @@ def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
     marker.close()
 
 
-def test_two_that_look_at_once_do_not_take_each_other_for_the_server(tmp_path):
-    """The doctor's checks do: each tries the lock for a moment."""
+def test_concurrent_checks_do_not_mistake_each_other_for_the_server(tmp_path):
+    """The doctor's checks try the lock for a moment."""
     tried, release = threading.Event(), threading.Event()
     flock = fcntl.flock
 
@@ -87,7 +87,7 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_server(tmp_path):
 @pytest.mark.parametrize(
     "content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER]
 )
-def test_damaged_files_are_passed_over(tmp_path, content):
+def test_damaged_files_are_ignored(tmp_path, content):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "7.json").write_text(content)
     (tmp_path / "last-killed.json").write_text(content)
@@ -98,7 +98,7 @@ def test_damaged_files_are_passed_over(tmp_path, content):
     )
 
 
-def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
+def test_a_read_only_folder_is_not_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     RunLock(tmp_path / "file", ()).close()
     assert running_servers(tmp_path / "file") == []
@@ -116,8 +116,8 @@ assert (running_servers(state), killed(state), notice_killed(state)) == ([], Non
 """
 
 
-def test_a_folder_that_cannot_be_read_tells_of_no_server(tmp_path):
-    """The start asks for killed servers before it serves; in a process of its own, since root may read any folder."""
+def test_an_unreadable_folder_reports_no_server(tmp_path):
+    """A start checks for killed servers; a separate process drops root's privileges."""
     closed = tmp_path / "closed"
     closed.mkdir()
     closed.chmod(0)
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_read_tells_of_no_server(tmp_path):
 
 
 @pytest.mark.live
-def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
+def test_a_server_reports_its_killed_predecessor(new_server, tmp_path):
     own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     first = new_server(MODELS, environment=own)
     (run,) = running_servers(tmp_path / "state")
@@ -156,7 +156,7 @@ def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
 
 
 @pytest.mark.live
-def test_in_termux_the_next_start_names_the_wake_lock(new_server, tmp_path):
+def test_a_start_in_termux_recommends_the_wake_lock(new_server, tmp_path):
     own = {
         "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
         "PREFIX": "/data/data/com.termux/files/usr",

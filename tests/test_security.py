@@ -1,4 +1,4 @@
-"""The token's file, and the guard that keeps web pages and other apps out."""
+"""Test the token's file, and the guard against web pages and other apps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TOKEN = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEF"
 
 
 def written(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
-    """A token file with that content and mode."""
+    """Write a token file with that content and mode."""
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     path.chmod(mode)
     return path
 
 
-def test_a_new_token(tmp_path: Path) -> None:
-    """A random token in a new file that its owner alone can read, in folders that are made for it."""
+def test_a_new_token_is_private(tmp_path: Path) -> None:
+    """It is random, and its file and folders belong to its owner only."""
     path = tmp_path / "state" / "pocketserve" / "token"
     token = ensure_token(path)
     assert len(token) == 43 and path.read_text() == f"{token}\n"
@@ -40,9 +40,8 @@ def test_a_new_token(tmp_path: Path) -> None:
     assert ensure_token(tmp_path / "other") != token
 
 
-def test_a_new_token_under_a_careless_umask(tmp_path: Path) -> None:
-    """The modes do not depend on the process's umask, those of the folders above neither: who may write to one of them
-    could put another in the place of ours."""
+def test_a_new_token_ignores_a_careless_umask(tmp_path: Path) -> None:
+    """Its folders do, too: a user who can write to one could replace the token."""
     path, before = tmp_path / ".local" / "state" / "pocketserve" / "token", os.umask(0)
     try:
         ensure_token(path)
@@ -54,15 +53,14 @@ def test_a_new_token_under_a_careless_umask(tmp_path: Path) -> None:
     }
 
 
-def test_the_token_stays(tmp_path: Path) -> None:
-    """A token that exists is read, not replaced."""
+def test_an_existing_token_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "token"
     assert ensure_token(path) == ensure_token(path) == read_token(path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe"])
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
-    """A pipe that nobody writes to would hold up the start for ever."""
+def test_a_special_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    """A pipe without a writer would block the start forever."""
     path = tmp_path / "token"
     if kind == "folder":
         path.mkdir()
@@ -81,8 +79,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "content", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n", "a" * 32, "a" * 256]
 )
-def test_tokens_that_are_read(tmp_path: Path, content: str) -> None:
-    """Blanks around the token do no harm."""
+def test_blanks_around_a_token_are_ignored(tmp_path: Path, content: str) -> None:
     assert read_token(written(tmp_path / "token", content)) == content.strip()
 
 
@@ -102,8 +99,10 @@ def test_tokens_that_are_read(tmp_path: Path, content: str) -> None:
     ],
     ids=lambda content: ascii(content)[:16],
 )
-def test_files_without_a_token(tmp_path: Path, content: str | bytes) -> None:
-    """An empty or foreign file is refused and left as it is; the text says what to do."""
+def test_files_without_a_token_are_refused(
+    tmp_path: Path, content: str | bytes
+) -> None:
+    """The file is unchanged, and the message names the remedy."""
     path = written(tmp_path / "token", content)
     before = path.read_bytes()
     for function in (read_token, ensure_token):
@@ -113,8 +112,8 @@ def test_files_without_a_token(tmp_path: Path, content: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o601, 0o660, 0o777])
-def test_files_that_others_can_use(tmp_path: Path, mode: int) -> None:
-    """A mode that lets others in is refused with the command that mends it."""
+def test_files_that_others_can_use_are_refused(tmp_path: Path, mode: int) -> None:
+    """The message has the command that corrects the mode."""
     path = written(tmp_path / "token", TOKEN, mode)
     for function in (read_token, ensure_token):
         with pytest.raises(TokenFileError, match=f"chmod 600 {path}"):
@@ -122,13 +121,12 @@ def test_files_that_others_can_use(tmp_path: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
-def test_modes_that_are_fine(tmp_path: Path, mode: int) -> None:
-    """What only the owner can use."""
+def test_private_modes_are_accepted(tmp_path: Path, mode: int) -> None:
     assert read_token(written(tmp_path / "token", TOKEN, mode)) == TOKEN
 
 
-def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
-    """A missing file, a folder, a file where a folder should be: one sentence each."""
+def test_unusable_paths_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    """They are a missing file, a folder, and a file in place of a folder."""
     with pytest.raises(TokenFileError, match="cannot be read: No such file"):
         read_token(tmp_path / "token")
     (tmp_path / "folder").mkdir()
@@ -144,8 +142,7 @@ def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
         ensure_token(tmp_path / "gone")
 
 
-def test_parallel_creation_gives_one_token(tmp_path: Path) -> None:
-    """Of servers that start together one makes the token, and all use it."""
+def test_concurrent_starts_create_one_token(tmp_path: Path) -> None:
     for attempt in range(20):
         start = threading.Barrier(4)
 
@@ -162,8 +159,8 @@ def test_parallel_creation_gives_one_token(tmp_path: Path) -> None:
         assert len(set(tokens)) == 1
 
 
-def test_a_server_that_is_still_writing_is_waited_for(tmp_path: Path) -> None:
-    """Between making the file and writing into it lies a moment in which the other server finds it empty."""
+def test_an_incomplete_token_file_is_awaited(tmp_path: Path) -> None:
+    """Another server may find it empty before it is written."""
     path = written(tmp_path / "token", "")
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(ensure_token, path)
@@ -245,8 +242,8 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=repr)
-def test_hosts(host: str | None) -> None:
-    """Only names of this machine pass: a page that rebinds its DNS name sends its own."""
+def test_only_hosts_of_this_device_pass(host: str | None) -> None:
+    """A page that rebinds its DNS name sends that name."""
     if HOSTS[host]:
         Guard(None).check_source(host, None)
         return
@@ -255,8 +252,8 @@ def test_hosts(host: str | None) -> None:
     assert caught.value.code is ErrorCode.HOST_REFUSED
 
 
-def test_further_hosts() -> None:
-    """Names that the owner allows pass in any case and with any port; they take none of the others away."""
+def test_allowed_hosts_pass() -> None:
+    """They match in any case and with any port, beside the default names."""
     guard = Guard(None, ["Phone.example"])
     for host in ("phone.example", "PHONE.EXAMPLE:443", "127.0.0.1:8470"):
         guard.check_source(host, None)
@@ -288,8 +285,8 @@ ORIGINS = {
 
 
 @pytest.mark.parametrize("origin", ORIGINS, ids=repr)
-def test_origins(origin: str | None) -> None:
-    """A page may talk to the server that it came from; every other page, and one without origin, is refused."""
+def test_only_the_servers_own_origin_passes(origin: str | None) -> None:
+    """Other pages, and pages without an origin, are refused."""
     if ORIGINS[origin]:
         Guard(None).check_source(OWN, origin)
         return
@@ -314,10 +311,10 @@ FRESH = "e9afbc3de8ceb22f.localhost:8470"
         (OWN, f"http://{FRESH}", False),
     ],
 )
-def test_each_name_is_an_origin_of_its_own(
+def test_each_name_is_a_separate_origin(
     host: str, origin: str | None, passes: bool
 ) -> None:
-    """A page that was opened under one name reaches the server under that name alone."""
+    """A page reaches the server only by the name under which it was opened."""
     if passes:
         Guard(None).check_source(host, origin)
         return
@@ -327,7 +324,7 @@ def test_each_name_is_an_origin_of_its_own(
 
 
 def refusal_of(host: str) -> ErrorCode | None:
-    """The code that a Host header is refused with; None where it passes."""
+    """Return the code with which a Host header is refused; None if it passes."""
     try:
         Guard(None).check_source(host, None)
     except ApiError as error:
@@ -347,8 +344,8 @@ NAMES_OF_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
     )
 )
 @settings(derandomize=True, deadline=None, database=None, max_examples=1000)
-def test_any_host(host: str) -> None:
-    """Only loopback names, with a port, and labels of .localhost pass."""
+def test_any_other_host_is_refused(host: str) -> None:
+    """Only loopback names with a port, and labels of .localhost, pass."""
     refusal = refusal_of(host)
     if refusal is not None:
         assert refusal is ErrorCode.HOST_REFUSED
@@ -370,14 +367,16 @@ def test_any_host(host: str) -> None:
 
 
 def test_the_host_is_checked_before_the_origin() -> None:
-    """A page that names itself in both headers has the same origin, and is refused all the same."""
+    """A page that has its own name in both headers is refused, though the origin
+    matches.
+    """
     with pytest.raises(ApiError) as caught:
         Guard(None).check_source("evil.com", "http://evil.com")
     assert caught.value.code is ErrorCode.HOST_REFUSED
 
 
 def basic(text: str) -> str:
-    """An Authorization header with a user and a password."""
+    """Return an Authorization header with a user and a password."""
     return "Basic " + base64.b64encode(text.encode()).decode()
 
 
@@ -418,8 +417,8 @@ AUTHORIZATIONS = {
 @pytest.mark.parametrize(
     "header", AUTHORIZATIONS, ids=lambda header: ascii(header)[:32]
 )
-def test_tokens(header: str | None) -> None:
-    """The token passes as Bearer or as the password of Basic; every other text gets the same answer."""
+def test_only_the_token_passes(header: str | None) -> None:
+    """It is a Bearer or Basic's password; all other texts get the same answer."""
     guard = Guard(TOKEN)
     if AUTHORIZATIONS[header]:
         guard.check_token(header)
@@ -434,8 +433,8 @@ def test_tokens(header: str | None) -> None:
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer wrong", "Basic !!!"])
-def test_without_a_token_everybody_passes(header: str | None) -> None:
-    """``--no-auth`` asks for nothing."""
+def test_without_a_token_every_client_passes(header: str | None) -> None:
+    """``--no-auth`` disables the check."""
     Guard(None).check_token(header)
 
 
@@ -449,8 +448,8 @@ ensure_token(Path(sys.argv[1]))
 """
 
 
-def test_a_full_disk_leaves_no_empty_token(tmp_path: Path) -> None:
-    """The next start makes one; an empty file would be refused for ever."""
+def test_a_full_disk_leaves_no_empty_token_file(tmp_path: Path) -> None:
+    """Later starts would refuse an empty file forever."""
     path = tmp_path / "token"
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(path)],

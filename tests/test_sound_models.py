@@ -1,4 +1,4 @@
-"""The small model that takes a log-mel spectrogram, served: sounds in, what they are out, by every road."""
+"""Serve the small spectrogram model: sounds in, labels out, by every client."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RATE = 16_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on the recipes' small models."""
+    """Start a server on the recipes' small models."""
     running = start_server(tmp_path_factory.mktemp("sound-models"), FOLDER)
     yield running
     assert running.stop() == 0
 
 
 def sweep(first: float, last: float, seconds: float = 0.9, rate: int = RATE) -> Any:
-    """A sine that goes from one frequency to another, [frames, 1]."""
+    """Return a sine that sweeps between two frequencies, [frames, 1]."""
     t = np.arange(round(seconds * rate)) / rate
     return (
         0.5
@@ -43,7 +43,7 @@ def sweep(first: float, last: float, seconds: float = 0.9, rate: int = RATE) -> 
 
 
 def noise(seconds: float = 1.0) -> Any:
-    """White noise, [frames, 1]."""
+    """Return white noise, [frames, 1]."""
     return np.random.default_rng(5).uniform(-0.5, 0.5, (round(seconds * RATE), 1))
 
 
@@ -79,8 +79,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", RIGHT)
-def test_what_it_hears(server: Server, case: str) -> None:
-    """The right answer over HTTP, and the same over the socket."""
+def test_a_sound_gets_the_right_label(server: Server, case: str) -> None:
+    """HTTP and the socket give the same answer."""
     body, label = RIGHT[case]
     answer = server.call("POST", "/predictions/tones", data=body)
     assert answer.status_code == 200, answer.text
@@ -94,8 +94,8 @@ def test_what_it_hears(server: Server, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_sound(server: Server, case: str) -> None:
-    """One clear sentence, the same by both transports."""
+def test_invalid_sounds_are_refused_in_one_sentence(server: Server, case: str) -> None:
+    """Both transports give the same sentence."""
     body, text = WRONG[case]
     answer = server.call("POST", "/predictions/tones", data=body)
     assert (answer.status_code, answer.json()["code"]) == (
@@ -109,8 +109,8 @@ def test_what_is_no_sound(server: Server, case: str) -> None:
         )
 
 
-def test_each_window(server: Server) -> None:
-    """With their times: a tone, then noise."""
+def test_each_window_has_its_label_and_times(server: Server) -> None:
+    """The sound is a tone, then noise."""
     both = wav(np.concatenate([tone(0.98), noise(0.98)]))
     found = server.call(
         "POST", "/predictions/tones?pool=none&top_k=1", data=both
@@ -122,8 +122,10 @@ def test_each_window(server: Server) -> None:
     ]
 
 
-def test_every_road(server: Server, tmp_path: Path) -> None:
-    """A microphone's buffer, the Python client, the Open Inference Protocol, the command, curl: the same answer."""
+def test_every_client_gets_the_same_answer(server: Server, tmp_path: Path) -> None:
+    """They are a microphone's buffer, our client, the Open Inference Protocol, the
+    command and curl.
+    """
     body, label = RIGHT["rising"]
     wanted = server.call("POST", "/predictions/tones", data=body).json()["predictions"]
     raw = server.call(
@@ -178,8 +180,8 @@ LANGUAGES = {"": "rising", "de": "steigend", "de-AT": "steigend", "fr": "rising"
 
 
 @pytest.mark.parametrize("tag", LANGUAGES)
-def test_labels_in_the_requests_language(server: Server, tag: str) -> None:
-    """By the parameter ``language``, by every road and both transports; one that is not there falls back."""
+def test_labels_are_in_the_requests_language(server: Server, tag: str) -> None:
+    """The parameter ``language`` works by every client; unknown languages fall back."""
     body, _ = RIGHT["rising"]
     wanted = LANGUAGES[tag]
     query = f"?language={tag}" if tag else ""
@@ -206,6 +208,6 @@ def test_labels_in_the_requests_language(server: Server, tag: str) -> None:
             )
 
 
-def test_small() -> None:
-    """A few kilobytes, like keyword spotters."""
+def test_the_files_are_small() -> None:
+    """They have a few kilobytes, like keyword spotters."""
     assert (FOLDER / "tones" / "tones.tflite").stat().st_size <= 60_000

@@ -1,4 +1,4 @@
-"""How the suite itself chooses tests and shares them out."""
+"""Test the suite's selection and scheduling of tests."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FLAKY_HEADING = "flaky: passed when run again alone; mend or delete"
 
 
 def test_every_mark_is_documented() -> None:
-    """The table of tests/README.md has the marks, each once and no other."""
+    """The table of tests/README.md has each mark once."""
     rows = re.findall(
         r"^\| `(\w+)` \|", (ROOT / "tests/README.md").read_text("utf-8"), re.MULTILINE
     )
     assert rows == list(MARKS)
 
 
-def test_kinds_leave_out_marks_that_exist() -> None:
-    """No kind leaves tests out for the way in which they run, except where no server can be started."""
+def test_kinds_leave_out_existing_marks() -> None:
+    """Only a kind without servers may leave out marks for the way tests run."""
     for name, kind in KINDS.items():
         assert kind.without <= set(MARKS), name
         places = (*kind.had, *kind.only, *kind.only_here, *THOROUGH)
@@ -45,7 +45,7 @@ def test_kinds_leave_out_marks_that_exist() -> None:
 
 
 def test_the_makefile_names_kinds() -> None:
-    """Each target runs its tests by the script that repeats failures, and is of a kind that exists."""
+    """Each target uses an existing kind, and the script that repeats failures."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     kinds = re.findall(r"tools/run_tests\.py ([\w-]+)", makefile)
     assert sorted(kinds) == sorted(KINDS.keys() - {"dev", "soak", "newest", "arm64"})
@@ -54,8 +54,8 @@ def test_the_makefile_names_kinds() -> None:
         assert "run_tests" in (ROOT / "tools" / f"{tool}.py").read_text("utf-8"), tool
 
 
-def test_what_must_pass_includes_all_tests() -> None:
-    """The script for changes that land runs each part of ``make test-all``, the checkers and the demo."""
+def test_the_landing_script_runs_all_tests() -> None:
+    """It runs each part of ``make test-all``, the checkers and the demo."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     [parts] = re.findall(r"^test-all: (.*)$", makefile, re.MULTILINE)
     [steps] = re.findall(
@@ -65,10 +65,10 @@ def test_what_must_pass_includes_all_tests() -> None:
 
 
 @pytest.mark.parametrize("failing", ["", "docs"], ids=["all pass", "one fails"])
-def test_what_must_pass_prints_seconds_and_flaky_tests(
+def test_the_landing_script_prints_seconds_and_flaky_tests(
     tmp_path: Path, failing: str
 ) -> None:
-    """Also if a step fails, which ends it; later steps do not run."""
+    """It stops at a failing step and still prints them."""
     make = f'#!/bin/sh\necho "$1: test_a.py::test_it" >> "$FLAKY_TESTS_FILE"\n[ "$1" != "{failing}" ]\n'
     (tmp_path / "make").write_text(make)
     (tmp_path / "make").chmod(0o755)
@@ -88,8 +88,8 @@ def test_what_must_pass_prints_seconds_and_flaky_tests(
     assert (code == 0) == (not failing)
 
 
-def test_no_test_falls_between_the_kinds() -> None:
-    """Wherever it lies and whatever it needs, a part of ``make test-all`` runs it, or a target named after its mark.
+def test_every_test_is_in_a_kind() -> None:
+    """Either ``make test-all`` or a target named after its mark runs it.
 
     Assets may be missing; the summary says so.
     """
@@ -120,7 +120,7 @@ def test_no_test_falls_between_the_kinds() -> None:
 
 
 def test_quick_and_core_share_the_tests_of_one_environment() -> None:
-    """Each test that needs no more runs in ``make test`` or in ``make test-core``, never in both."""
+    """A test that needs no more runs in exactly one of them."""
     for place in (*THOROUGH, *DOCS, "http/test_http.py"):
         for marks in ({}, {"live"}, {"alone"}, {"thorough", "live"}, {"onnx"}):
             runs = [
@@ -133,7 +133,7 @@ def test_quick_and_core_share_the_tests_of_one_environment() -> None:
     assert _left_out(item("quick", "http/test_http.py", {"alone"}))
 
 
-def test_targets_of_one_area_run_it_alone() -> None:
+def test_targets_of_one_area_run_only_its_tests() -> None:
     assert not _left_out(item("docs", "test_docs.py", set())) and _left_out(
         item("docs", "http/test_http.py", set())
     )
@@ -143,7 +143,7 @@ def test_targets_of_one_area_run_it_alone() -> None:
 
 
 def item(kind: str, place: str, marks: set[str]) -> Any:
-    """What the choice looks at in a test."""
+    """Imitate a test as seen by the selection."""
     config = SimpleNamespace(getoption=lambda _name: kind)
     return SimpleNamespace(
         config=config,
@@ -152,8 +152,8 @@ def item(kind: str, place: str, marks: set[str]) -> Any:
     )
 
 
-def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
-    """What ``all`` leaves out ``make test`` alone has; all else ``all`` has: no missing package goes unnoticed."""
+def test_tests_that_other_runs_rely_on_may_not_be_skipped() -> None:
+    """``all`` has every test but those of ``make test``: missing packages are noticed."""
     assert KINDS["all"].complete
     for name in ("quick", "core"):
         assert KINDS[name].only_here == KINDS["all"].had
@@ -161,8 +161,10 @@ def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
         assert not _had_to_run(KINDS[name], TEST_FOLDERS[0] / "doctor/test_doctor.py")
 
 
-def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
-    """By mark; a whole file whose framework is missing, too. Only a skip is a skip, and fails a complete run."""
+def test_deselected_tests_are_reported_by_mark(tmp_path: Path) -> None:
+    """A file whose framework is missing is deselected, too; a skip fails a complete
+    run.
+    """
     (tmp_path / "conftest.py").write_text('pytest_plugins = ("suite",)')
     (tmp_path / "test_some.py").write_text(
         "import pytest\n"
@@ -200,7 +202,7 @@ def run_suite(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def options_for(folder: Path) -> list[str]:
-    """Return the options that keep a small suite apart from this one."""
+    """Return the options that isolate a small suite from this one."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     options = [
         "--rootdir",
@@ -225,14 +227,14 @@ def run_command(*command: str, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-# Tests that failed run again (tools/run_tests.py)
+# Failed tests run again (tools/run_tests.py)
 
 
 class Suite:
     """A small suite whose tests may behave differently in their second run.
 
     Attributes:
-        flaky_list: the file that gets a line for each flaky test.
+    flaky_list: the file that gets a line for each flaky test.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -247,7 +249,7 @@ class Suite:
         """Add a file with one test, ``test_NAME``.
 
         Args:
-            outcomes: the statement of its first run, of its second, and so on.
+        outcomes: the statement of its first run, of its second, and so on.
         """
         source = f"""
 from pathlib import Path
@@ -264,11 +266,11 @@ def test_{name}():
         (self._folder / f"test_{name}.py").write_text(source)
 
     def add_source(self, name: str, source: str) -> None:
-        """Add a file as it is."""
+        """Add a file with this source."""
         (self._folder / f"test_{name}.py").write_text(source)
 
     def runs(self, name: str) -> int:
-        """Return how often a test has run."""
+        """Return the number of a test's runs."""
         counter = self._runs / name
         return len(counter.read_text()) if counter.exists() else 0
 
@@ -297,10 +299,10 @@ PASS, FAIL, SKIP = "pass", "raise ValueError('by chance')", "pytest.skip('not he
     [(), ("-n", "2", "--dist", "worksteal")],
     ids=["one process", "two processes"],
 )
-def test_a_test_that_passes_again_alone_is_listed(
+def test_a_test_that_passes_in_its_second_run_is_listed(
     suite: Suite, processes: tuple[str, ...]
 ) -> None:
-    """The run passes, the list is the last that it prints, and nothing else runs twice."""
+    """The run passes, the list is its last output, and nothing else runs twice."""
     suite.add("good", PASS)
     suite.add("flaky", FAIL, PASS)
     code, output = suite.run(*processes)
@@ -311,7 +313,7 @@ def test_a_test_that_passes_again_alone_is_listed(
 
 
 def test_a_test_that_fails_twice_fails_the_run(suite: Suite) -> None:
-    """It is told apart from those that are flaky."""
+    """It isn't listed among the flaky ones."""
     suite.add("bad", FAIL, FAIL)
     suite.add("flaky", FAIL, PASS)
     code, output = suite.run()
@@ -320,21 +322,21 @@ def test_a_test_that_fails_twice_fails_the_run(suite: Suite) -> None:
     assert output.endswith(f"\n{FLAKY_HEADING}\n  test_flaky.py::test_flaky\n")
 
 
-def test_without_failures_nothing_runs_again(suite: Suite) -> None:
+def test_nothing_runs_again_without_failures(suite: Suite) -> None:
     suite.add("good", PASS)
     code, output = suite.run()
     assert (code, suite.runs("good")) == (0, 1) and FLAKY_HEADING not in output
     assert not suite.flaky_list.exists()
 
 
-def test_a_test_that_is_skipped_when_it_runs_again_has_not_passed(suite: Suite) -> None:
+def test_a_skip_in_the_second_run_is_not_a_pass(suite: Suite) -> None:
     suite.add("skipped", FAIL, SKIP)
     code, output = suite.run()
     assert code != 0 and FLAKY_HEADING not in output
 
 
 def test_errors_of_fixtures_are_failures(suite: Suite) -> None:
-    """A fixture that fails only in the first run, at its start or its end, makes its test flaky."""
+    """A fixture whose setup or teardown fails once makes its test flaky."""
     fixture = "import pytest\nfrom pathlib import Path\nMARK = Path(__file__).with_suffix('.ran')\n"
     fixture += "def once():\n    if not MARK.exists():\n        MARK.touch()\n        raise ValueError\n"
     fixture += "@pytest.fixture\ndef used():\n    {start}\n    yield\n    {end}\ndef test_it(used): pass\n"
@@ -353,7 +355,7 @@ def test_errors_of_fixtures_are_failures(suite: Suite) -> None:
 def test_a_file_that_cannot_be_collected_fails_the_run(
     suite: Suite, processes: tuple[str, ...]
 ) -> None:
-    """Even if other tests failed by chance."""
+    """This applies even if other tests are flaky."""
     suite.add("flaky", FAIL, PASS)
     suite.add_source("broken", "import no_such_module\n")
     code, output = suite.run(*processes)
@@ -366,8 +368,8 @@ def test_a_run_without_tests_fails(suite: Suite) -> None:
     assert code == pytest.ExitCode.NO_TESTS_COLLECTED, output
 
 
-def test_a_run_that_ended_at_its_first_failure_is_not_repeated(suite: Suite) -> None:
-    """The tests behind that failure have not run."""
+def test_a_run_that_stopped_at_its_first_failure_is_not_repeated(suite: Suite) -> None:
+    """Later tests have not run."""
     suite.add("a_flaky", FAIL, PASS)
     suite.add("good", PASS)
     code, output = suite.run("-x")
@@ -375,7 +377,7 @@ def test_a_run_that_ended_at_its_first_failure_is_not_repeated(suite: Suite) -> 
     assert (suite.runs("a_flaky"), suite.runs("good")) == (1, 0)
 
 
-def test_a_skip_that_is_a_failure_is_not_repeated(suite: Suite) -> None:
+def test_a_forbidden_skip_is_not_repeated(suite: Suite) -> None:
     suite.add("skipped", SKIP)
     suite.add("flaky", FAIL, PASS)
     code, output = suite.run("--no-skips")
@@ -388,16 +390,16 @@ def test_an_internal_error_fails_the_run(suite: Suite) -> None:
     assert code not in (0, 1) and suite.runs("flaky") == 0
 
 
-def test_the_script_names_its_use() -> None:
+def test_the_script_explains_its_usage() -> None:
     code, output = run_command(sys.executable, str(ROOT / "tools/run_tests.py"))
     assert code == 2 and "run_tests.py KIND" in output
 
 
-# Who waits for whom
+# Scheduling
 
 
 def test_tests_run_side_by_side_and_one_alone(tmp_path: Path) -> None:
-    """Who wants to be alone waits for those that run, and lets no newcomer overtake it."""
+    """The lone test waits for running ones, and later ones wait for it."""
     processes = [Turns(tmp_path) for _ in range(3)]
     order: list[str] = []
 
@@ -425,7 +427,7 @@ def test_tests_run_side_by_side_and_one_alone(tmp_path: Path) -> None:
 
 
 def gate_is_held(folder: Path) -> bool:
-    """Whether somebody waits for a turn."""
+    """Return whether a test is waiting for its turn."""
     with (folder / "gate.lock").open("w") as gate:
         try:
             fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Every command of docs/termux.md, in order, in a folder that imitates Termux."""
+"""Run every command of docs/termux.md in order, in an imitation of Termux."""
 
 from __future__ import annotations
 
@@ -51,11 +51,13 @@ PROVIDES = {
     "python-pillow": ("pillow",),
     "python-tflite-runtime": ("tflite-runtime", "ai-edge-litert"),
 }
-"""Termux package -> packages of the test environment that stand in for it, the first one that is there."""
+"""Termux package -> substitutes in the test environment; the first available one
+counts.
+"""
 
 
 def blocks(language: str) -> list[str]:
-    """The code of the page's blocks of a language, in order."""
+    """Return the code of the page's blocks of a language, in order."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return re.findall(rf"^```sh {language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
@@ -65,7 +67,7 @@ class Termux:
     """A folder with Termux's layout.
 
     Attributes:
-        calls: file to which the stand-ins write how they were called.
+    calls: file to which the stand-ins write their calls.
     """
 
     base: Path
@@ -141,7 +143,7 @@ class Termux:
         return path.read_text().splitlines() if path.exists() else []
 
     def stand_in(self, name: str, script: str) -> None:
-        """A program that notes its call."""
+        """Write a program that records its call."""
         path = self.bin / name
         path.write_text(
             f'#!{self.bin}/sh\necho "{name} $*" >> "$LOOK_ALIKE_CALLS"\n{script}\n'
@@ -149,7 +151,7 @@ class Termux:
         path.chmod(0o755)
 
     def environment(self) -> dict[str, str]:
-        """As TermuxShellEnvironment makes it, and how this machine reaches its package index."""
+        """Return TermuxShellEnvironment's variables, and this machine's package index."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -176,7 +178,7 @@ class Termux:
         }
 
     def run(self, code: str, folder: Path | None = None) -> str:
-        """Run commands as a session would; returns what they printed."""
+        """Run commands as a session would; return their output."""
         done = subprocess.run(
             [
                 str(self.bin / "sh"),
@@ -195,7 +197,7 @@ class Termux:
 
     @contextmanager
     def server(self, code: str) -> Iterator[None]:
-        """Commands that end with a server; it runs until the context is left."""
+        """Run commands that start a server until the block ends."""
         ready = self.base / "ready.json"
         self.variables["POCKETSERVE_READY_FILE"] = str(ready)
         log = self.base / "server.log"
@@ -241,7 +243,7 @@ class Termux:
 
     @staticmethod
     def _files_of(candidates: tuple[str, ...]) -> set[str]:
-        """The top folders and files of an installed package and of all that it requires."""
+        """Return top folders and files of an installed package and its requirements."""
         wanted = [next(name for name in candidates if _is_installed(name))]
         files: set[str] = set()
         for name in wanted:
@@ -300,7 +302,7 @@ def termux(tmp_path) -> Termux:
 
 
 def reads_the_seven(printed: str) -> bool:
-    """Whether ``predict`` named the digit first."""
+    """Return whether ``predict`` named the digit first."""
     rows = [line.split() for line in printed.splitlines()]
     return ["LABEL", "SCORE"] in rows and rows[rows.index(["LABEL", "SCORE"]) + 1][
         0
@@ -312,8 +314,10 @@ ASK = "pocketserve predict digits models/digits/samples/7.png"
 
 @pytest.mark.wheel
 @pytest.mark.live
-def test_every_command_of_the_page(termux: Termux) -> None:
-    """From an empty Termux to digits: by hand, with the phone's start, as a service, and after an upgrade."""
+def test_every_command_of_the_page_works(termux: Termux) -> None:
+    """They lead from an empty Termux to digits, at boot, as a service, and after an
+    upgrade.
+    """
     native = blocks("termux")
     (background,) = blocks("termux background")
     clone = termux.home / "pocketserve"
@@ -343,8 +347,8 @@ def test_every_command_of_the_page(termux: Termux) -> None:
     )
 
 
-def test_the_clone_in_one_file(tmp_path: Path) -> None:
-    """It is cloned where no address is reached, with the branch and all files."""
+def test_a_clone_from_one_file_needs_no_network(tmp_path: Path) -> None:
+    """It has the branch and all files."""
     source, downloads = tmp_path / "source", tmp_path / "storage" / "downloads"
     source.mkdir()
     downloads.mkdir(parents=True)
@@ -377,7 +381,7 @@ def test_the_clone_in_one_file(tmp_path: Path) -> None:
 
 
 def _check_autostart(termux: Termux, clone: Path) -> None:
-    """The boot script and the service start a server on the models of the settings file."""
+    """Check that boot script and service serve the settings file's models."""
     boot, service = (
         termux.home / ".termux/boot/pocketserve",
         termux.prefix / "var/service/pocketserve",
@@ -402,8 +406,8 @@ def _check_autostart(termux: Termux, clone: Path) -> None:
 
 @pytest.mark.wheel
 @pytest.mark.live
-def test_the_linux_distribution(termux: Termux, tmp_path: Path) -> None:
-    """The commands inside the distribution, with its Python, which is a plain Linux one."""
+def test_the_linux_distributions_commands_work(termux: Termux, tmp_path: Path) -> None:
+    """They use the distribution's plain Linux Python."""
     (code,) = blocks("debian")
     termux.stand_in("python3", f'exec {sys.executable} "$@"')
     for name in ("PREFIX", "TERMUX_VERSION"):
@@ -412,8 +416,7 @@ def test_the_linux_distribution(termux: Termux, tmp_path: Path) -> None:
     assert reads_the_seven(printed) and "Python 3" in printed
 
 
-def test_no_command_of_the_page_is_left_out() -> None:
-    """Every block is of a kind that the tests above run."""
+def test_every_block_of_the_page_is_tested() -> None:
     languages = re.findall(
         r"^```(\S[^\n]*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -427,7 +430,7 @@ def test_no_command_of_the_page_is_left_out() -> None:
 
 
 def test_the_installer_names_termux_shell_and_is_well_formed() -> None:
-    """Commands that apps start may lack termux-exec, so no script may rely on /bin or on env."""
+    """Commands that apps start may lack termux-exec, so scripts can't use /bin or env."""
     text = INSTALLER.read_text(encoding="utf-8")
     assert text.startswith(SHEBANG) and os.access(INSTALLER, os.X_OK)
     subprocess.run(["sh", "-n", str(INSTALLER)], check=True, timeout=60)
@@ -453,5 +456,5 @@ def test_the_installer_refuses_with_a_sentence(variables, words, code, said) -> 
     assert done.returncode == code and said in done.stderr
 
 
-def test_samples_are_where_the_page_looks_for_them() -> None:
+def test_samples_are_where_the_page_expects_them() -> None:
     assert (MODELS / "digits/samples/7.png").is_file()

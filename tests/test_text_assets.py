@@ -1,4 +1,4 @@
-"""The public models on sounds and texts: raw input in, the verified answer out, by every road to the server."""
+"""Send raw sounds and texts to public models by every client."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ pytestmark = [pytest.mark.assets, pytest.mark.live]
 HEARD = "[audio]\nsample_rate = 16000\nwindow = 512\n"
 SILERO = f'task = "voice-activity"\n{HEARD}'
 SILERO_OUTSIDE = f'{SILERO}context = 64\n[state.feedback]\nstate = "stateN"\n'
-"""The ONNX file leaves to its caller what the others keep inside."""
+"""The ONNX file leaves state to its client that the others keep inside."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A public model as a user would serve it. ``mark``: its framework's, empty for TFLite."""
+    """A public model as a user would serve it; ``mark`` is its framework's, empty for
+    TFLite.
+    """
 
     file: str
     mark: str = ""
@@ -57,8 +59,8 @@ MODELS = {
 }
 
 
-def lay_out(assets: Path, folder: Path, mark: str) -> Path:
-    """A models folder with the models of one framework."""
+def write_models(assets: Path, folder: Path, mark: str) -> Path:
+    """Write a models folder with the models of one framework."""
     for name, served in MODELS.items():
         if served.mark == mark:
             source = assets / "models" / served.file
@@ -72,7 +74,7 @@ def lay_out(assets: Path, folder: Path, mark: str) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The server that has a model; one per framework, started when the first test needs it."""
+    """Return the server of a model, started for its framework's first test."""
     running: dict[str, Server] = {}
 
     def server_of(model: str) -> Server:
@@ -81,7 +83,7 @@ def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             folder = tmp_path_factory.mktemp(f"words-{mark or 'tflite'}")
             (folder / "server").mkdir()
             running[mark] = start_server(
-                folder / "server", lay_out(assets, folder / "models", mark)
+                folder / "server", write_models(assets, folder / "models", mark)
             )
         return running[mark]
 
@@ -92,7 +94,7 @@ def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def ask(servers: Any) -> Any:
-    """``ask(model, body, query)``: the answer over HTTP."""
+    """Return a function that queries over HTTP: ``ask(model, body, query)``."""
 
     def send(model: str, body: bytes, query: str = "") -> Any:
         answer = servers(model).call("POST", f"/predictions/{model}{query}", data=body)
@@ -103,17 +105,17 @@ def ask(servers: Any) -> Any:
 
 
 def expected(assets: Path, case: str) -> Any:
-    """A verified case."""
+    """Return a verified case."""
     return json.loads((assets / "expected" / f"{case}.json").read_text())
 
 
 def sound(assets: Path, name: str) -> Path:
-    """A recording."""
+    """Return a recording."""
     return assets / "inputs" / "audio" / name
 
 
 def pcm(path: Path, first: int = 0, last: int | None = None) -> bytes:
-    """A part of a recording without its header."""
+    """Return a part of a recording without its header."""
     with wave.open(str(path)) as recording:
         samples = np.frombuffer(recording.readframes(recording.getnframes()), "<i2")
     return bytes(samples[first:last].tobytes())
@@ -123,8 +125,7 @@ def pcm(path: Path, first: int = 0, last: int | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_sentiment(ask: Any, assets: Path, number: int) -> None:
-    """The sentence gives its scores."""
+def test_a_sentence_gets_its_sentiment(ask: Any, assets: Path, number: int) -> None:
     wanted = expected(assets, f"nl_regex__{number}")["answer"]
     answer = ask("sentiment", wanted["text"].encode())
     assert answer["task"] == "text-classification"
@@ -132,8 +133,8 @@ def test_sentiment(ask: Any, assets: Path, number: int) -> None:
     assert found == pytest.approx(wanted["scores"], abs=1e-4)
 
 
-def test_a_vocabulary_that_is_lost(assets: Path, tmp_path: Path) -> None:
-    """A file whose metadata names a vocabulary that is not in it: tensors go, and log and metadata tell why."""
+def test_a_missing_vocabulary_is_reported(assets: Path, tmp_path: Path) -> None:
+    """Tensors still work if the file's metadata names a missing vocabulary."""
     own = tmp_path / "models" / "lost"
     own.mkdir(parents=True)
     whole = (assets / "models" / MODELS["sentiment"].file).read_bytes()
@@ -152,8 +153,8 @@ def test_a_vocabulary_that_is_lost(assets: Path, tmp_path: Path) -> None:
         server.stop()
 
 
-def test_several_sentences(ask: Any, assets: Path) -> None:
-    """A JSON list gives each sentence its own answer."""
+def test_several_sentences_get_their_own_answers(ask: Any, assets: Path) -> None:
+    """They are a JSON list."""
     cases = [expected(assets, f"nl_regex__{number}")["answer"] for number in (0, 1)]
     body = json.dumps([case["text"] for case in cases]).encode()
     for entry in ask("sentiment", body)["predictions"]:
@@ -167,7 +168,10 @@ def test_several_sentences(ask: Any, assets: Path) -> None:
 
 @pytest.fixture
 def tolerance(servers: Any) -> float:
-    """The case's own, verified with ai-edge-litert; the kernels of tflite_runtime round otherwise."""
+    """Return the case's tolerance, verified with ai-edge-litert.
+
+    The kernels of tflite_runtime round differently.
+    """
     runtime = (
         servers("yamnet")
         .call("GET", "/v2/models/yamnet")
@@ -179,7 +183,7 @@ def tolerance(servers: Any) -> float:
 def close(
     found: list[dict[str, Any]], wanted: list[dict[str, Any]], tolerance: float
 ) -> None:
-    """Every expected class has its label and its score."""
+    """Check that every expected class has its label and score."""
     by_index = {one["index"]: one for one in found}
     for one in wanted:
         assert by_index[one["index"]]["label"] == one["label"]
@@ -189,8 +193,8 @@ def close(
     assert found[0]["label"] == wanted[0]["label"]
 
 
-def test_what_a_sound_is(ask: Any, assets: Path, tolerance: float) -> None:
-    """The first window of a recording, and the whole of it."""
+def test_a_sound_gets_its_classes(ask: Any, assets: Path, tolerance: float) -> None:
+    """The first window and the whole recording are answered."""
     wanted = expected(assets, "yamnet__speech")["answer"]["top5"]
     body = sound(assets, "speech.wav").read_bytes()
     answer = ask("yamnet", body, "?pool=none&top_k=521")
@@ -201,8 +205,10 @@ def test_what_a_sound_is(ask: Any, assets: Path, tolerance: float) -> None:
     assert ask("yamnet", body, "?top_k=1")["predictions"][0]["label"] == "Speech"
 
 
-def test_another_rate(ask: Any, assets: Path, tolerance: float) -> None:
-    """44.1 kHz is brought to the model's 16 kHz: the piece that the case names, sent as an app's buffer."""
+def test_another_sample_rate_is_resampled(
+    ask: Any, assets: Path, tolerance: float
+) -> None:
+    """The case's piece at 44.1 kHz, sent as an app's buffer, becomes 16 kHz."""
     case = expected(assets, "yamnet__vocadito_10")
     piece = pcm(sound(assets, "vocadito_10.wav"), 44_100, 44_100 + 42_998)
     answer = ask(
@@ -223,8 +229,8 @@ def test_another_rate(ask: Any, assets: Path, tolerance: float) -> None:
         if "vad" in name
     ],
 )
-def test_where_somebody_speaks(ask: Any, assets: Path, model: str) -> None:
-    """Every chunk's probability, and the stretches of speech, in every format."""
+def test_stretches_of_speech_are_found(ask: Any, assets: Path, model: str) -> None:
+    """They and every chunk's probability agree in every format."""
     case = expected(assets, MODELS[model].case)
     body = sound(assets, "en_num.wav").read_bytes()
     answer = ask(model, body, "?pool=none")
@@ -241,20 +247,18 @@ def test_where_somebody_speaks(ask: Any, assets: Path, model: str) -> None:
     assert all(
         one["score"] > 0.5 and 0 <= one["start"] < one["end"] <= 12 for one in speech
     )
-    assert (
-        ask(model, body)["predictions"] == speech
-    )  # nothing is remembered from request to request
+    assert ask(model, body)["predictions"] == speech  # requests share no state
 
 
 @pytest.mark.onnx
 def test_silence_has_no_speech(ask: Any) -> None:
-    """Neither has the shortest of sounds."""
+    """The shortest of sounds has none either."""
     for body in (bytes(32_000), bytes(2)):
         assert ask("vad_onnx", body, "?format=pcm16")["predictions"] == []
 
 
 def odd_sounds(path: Path) -> dict[str, tuple[bytes, int, str]]:
-    """Bodies by name, with the status and what the answer says: a label or a part of the sentence."""
+    """Return bodies by name, with the status and a part of the answer."""
     speech = np.frombuffer(pcm(path), "<i2")[:, None] / 32768
     whole = wav(speech)
     return {
@@ -283,8 +287,9 @@ def odd_sounds(path: Path) -> dict[str, tuple[bytes, int, str]]:
         "no samples", "only the header's start", "zero bytes", "a photo",
     ],
 )  # fmt: skip
-def test_odd_sounds(servers: Any, assets: Path, case: str) -> None:
-    """The right answer or one clear sentence."""
+def test_odd_sounds_are_answered_or_refused(
+    servers: Any, assets: Path, case: str
+) -> None:
     body, status, text = odd_sounds(sound(assets, "speech.wav"))[case]
     answer = servers("yamnet").call("POST", "/predictions/yamnet?top_k=1", data=body)
     assert answer.status_code == status, answer.text
@@ -305,10 +310,10 @@ def test_odd_sounds(servers: Any, assets: Path, case: str) -> None:
         pytest.param("vad_onnx", "en_num.wav", marks=pytest.mark.onnx),
     ],
 )
-def test_the_same_by_every_road(
+def test_every_client_gets_the_same_answer(
     servers: Any, ask: Any, assets: Path, tmp_path: Path, model: str, name: str
 ) -> None:
-    """The Python client, the command and curl give what raw HTTP gives."""
+    """They are our client, the command, curl and plain HTTP."""
     path = sound(assets, name)
     if name.endswith(".txt"):
         path = tmp_path / name
@@ -371,15 +376,16 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("case", SENTENCES)
-def test_texts_that_are_none(servers: Any, case: str) -> None:
-    """Refused with one sentence."""
+def test_invalid_texts_are_refused_in_one_sentence(servers: Any, case: str) -> None:
     body, text = SENTENCES[case]
     answer = servers("sentiment").call("POST", "/predictions/sentiment", data=body)
     assert answer.status_code == 400 and text in answer.json()["error"], answer.text
 
 
-def test_odd_texts(ask: Any, servers: Any) -> None:
-    """Long ones are cut to what the model reads; brackets are text unless they are a list of texts."""
+def test_odd_texts_are_answered(ask: Any, servers: Any) -> None:
+    """Long ones are cut to the model's length; brackets are text unless they form a
+    list.
+    """
     long = ask("sentiment", b"What a waste of my time. " * 4000)
     assert {one["label"] for one in long["predictions"]} == {"Positive", "Negative"}
     assert (

@@ -1,4 +1,4 @@
-"""The small models that the recipe ``words`` made, served: questions, phrases and books in, sensible answers out."""
+"""Serve the small models of the recipe ``words``: questions, phrases, books."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_BYTES = 400_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on these models."""
+    """Start a server on these models."""
     running = start_server(tmp_path_factory.mktemp("words-models"), FOLDER)
     yield running
     assert running.stop() == 0
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def ask(server: Server) -> Any:
-    """``ask(model, JSON)``: the entries of the answer over HTTP."""
+    """Return a function that gives a model's entries over HTTP: ``ask(model, JSON)``."""
 
     def send(model: str, content: Any, query: str = "") -> Any:
         answer = server.call(
@@ -56,8 +56,8 @@ QUESTIONS = {
 }
 
 
-def test_questions(ask: Any) -> None:
-    """Most of the questions are answered; every answer is what stands at its place."""
+def test_questions_are_answered(ask: Any) -> None:
+    """Most are, and each answer is the text at its position."""
     right = 0
     for question, wanted in QUESTIONS.items():
         found = ask("answers", {"question": question, "context": CONTEXT})
@@ -71,8 +71,10 @@ def test_questions(ask: Any) -> None:
     assert right >= len(QUESTIONS) - 1
 
 
-def test_a_question_on_a_long_context(ask: Any) -> None:
-    """The answer is found behind more text than the model reads at a time, at its place in the whole."""
+def test_an_answer_in_a_long_context_is_found(ask: Any) -> None:
+    """It follows more text than the model reads at once, and its position counts in the
+    whole.
+    """
     before = (
         "felix likes dogs. greta likes maps. hugo works as a cook. ida was born in cairo. "
         * 12
@@ -87,8 +89,8 @@ def test_a_question_on_a_long_context(ask: Any) -> None:
     )
 
 
-def test_phrases(ask: Any) -> None:
-    """A vector of length 1 a text; what means the same is nearest."""
+def test_similar_phrases_have_near_vectors(ask: Any) -> None:
+    """Each vector has length 1."""
     found = ask("phrases", ["turn on the lamp", "play a song"])
     assert [entry["index"] for entry in found] == [0, 1]
     np.testing.assert_allclose(
@@ -104,8 +106,8 @@ def test_phrases(ask: Any) -> None:
     assert near[0]["index"] == 1 and near[0]["score"] > 0.8 > near[1]["score"]
 
 
-def test_books(ask: Any) -> None:
-    """Who likes gardens gets gardens, and no book twice."""
+def test_books_are_recommended_by_taste(ask: Any) -> None:
+    """A reader of gardening books gets more of them, and no book twice."""
     taken = ["Wild Herbs", "Growing Roses", "Urban Herbs"]
     found = ask("shelf", taken)
     titles = [entry["label"] for entry in found]
@@ -117,8 +119,10 @@ def test_books(ask: Any) -> None:
     }
 
 
-def test_the_same_by_every_road(server: Server, ask: Any, tmp_path: Path) -> None:
-    """The Python client takes a dict or a list; the command takes JSON; curl sends a file."""
+def test_every_client_gets_the_same_answer(
+    server: Server, ask: Any, tmp_path: Path
+) -> None:
+    """Our client takes a dict or a list, the command JSON, curl a file."""
     asked = {"question": "where does anna live?", "context": CONTEXT}
     wanted = ask("answers", asked)
     with Client(server.url, server.token) as client:
@@ -165,8 +169,8 @@ def test_the_same_by_every_road(server: Server, ask: Any, tmp_path: Path) -> Non
     assert json.loads(done.stdout)["predictions"] == wanted
 
 
-def test_small_and_described() -> None:
-    """Each is small, and its card states a score on data that it has not seen."""
+def test_the_models_are_small_and_described() -> None:
+    """Each card states a score on unseen data."""
     for file in FOLDER.glob("*/*.tflite"):
         folder = file.parent
         assert file.stat().st_size < MAX_BYTES

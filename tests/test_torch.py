@@ -1,4 +1,4 @@
-"""Unconverted PyTorch models: the same answers as converted ones, and no code but what its owner put there."""
+"""Serve unconverted PyTorch models, running only their owner's code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ Open = Callable[..., TorchSession]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Open:
-    """Opens a module: ``opened(code, inputs=…, outputs=…, weights=…)``."""
+    """Return a function that opens a module: ``opened(code, inputs=…, outputs=…,
+    weights=…)``.
+    """
     tmp_path.chmod(0o755)
 
     def open_it(
@@ -89,7 +91,7 @@ def opened(tmp_path: Path) -> Open:
 
 
 def refused(opened: Open, code: str, text: str, **options: Any) -> None:
-    """Check that a model is refused with one sentence that holds a text."""
+    """Check that a model is refused with a sentence that contains a text."""
     with pytest.raises(ModelLoadError) as caught:
         opened(code, **options)
     message = str(caught.value)
@@ -98,7 +100,7 @@ def refused(opened: Open, code: str, text: str, **options: Any) -> None:
 
 
 def returning(expression: str) -> str:
-    """The code of a module that returns an expression of its input x."""
+    """Return the code of a module that returns an expression of its input x."""
     return (
         "import torch\n\nclass Module(torch.nn.Module):\n    def forward(self, x):\n"
         f"        return {expression}\n\nbuild = Module\n"
@@ -113,7 +115,7 @@ def returning(expression: str) -> str:
     ("model", "name", "shape"),
     [("digits", "image", (4, 8, 8, 1)), ("diabetes", "features", (4, 10))],
 )
-def test_embedded_models_answer_as_their_conversions(
+def test_embedded_models_answer_like_their_conversions(
     server: Server, model: str, name: str, shape: tuple[int, ...]
 ) -> None:
     values = np.random.default_rng(5).random(shape, np.float32)
@@ -129,7 +131,7 @@ def test_embedded_models_answer_as_their_conversions(
 
 
 @pytest.mark.live
-def test_a_hostile_weights_file_is_an_error_of_that_version_only(
+def test_a_hostile_weights_file_fails_that_version_only(
     new_server: StartServer, models_copy: Path
 ) -> None:
     manifest = models_copy / "diabetes" / "model.toml"
@@ -181,7 +183,7 @@ def test_bfloat16_in_and_out_of_a_server(
 
 
 @pytest.mark.live
-def test_metadata_says_what_is_not_known_until_a_run_tells(
+def test_metadata_says_what_only_a_run_can_tell(
     new_server: StartServer, tmp_path: Path, torch: ModuleType
 ) -> None:
     folder = tmp_path / "models"
@@ -220,11 +222,11 @@ def address(server: Server) -> tuple[str, str | None]:
     return server.url, server.token
 
 
-# --- Code and who may write it
+# --- Code and file permissions
 
 
 class Hostile:
-    """Makes a file as soon as it is unpickled without care."""
+    """Creates a file when it is unpickled without protection."""
 
     def __init__(self, witness: Path) -> None:
         self._witness = str(witness)
@@ -250,14 +252,14 @@ def test_pickled_code_is_not_run(
         weights="weights.pt",
     )
     assert not witness.exists()
-    # The file is a real threat: read without care, it does what it says.
+    # The file is a real threat: read without protection, it creates its file.
     torch.load(weights, weights_only=False) if kind == "torch" else pickle.loads(
         weights.read_bytes()
     )
     assert witness.is_dir()
 
 
-def test_code_that_is_not_trusted_is_not_run(tmp_path: Path) -> None:
+def test_untrusted_code_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(f"open({str(tmp_path / 'witness')!r}, 'w')\n{LINEAR}")
     with pytest.raises(
@@ -334,7 +336,7 @@ def test_state_dict_of_an_old_pytorch(
     )
 
 
-def test_weights_that_a_clone_left_out(
+def test_weights_that_a_clone_lacks_are_explained(
     opened: Open, tmp_path: Path, torch: ModuleType
 ) -> None:
     for name in ("weights.pt", "weights.safetensors"):
@@ -349,10 +351,10 @@ def test_weights_that_a_clone_left_out(
         )
 
 
-def test_weights_that_are_used_twice_and_saved_once(
+def test_shared_weights_may_be_saved_once(
     opened: Open, tmp_path: Path, torch: ModuleType
 ) -> None:
-    """As language models share the table of their words with the last layer."""
+    """Language models share their word table with the last layer."""
     code = (
         "import torch\n\nclass Tied(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.first = torch.nn.Linear(3, 3)\n        self.last = torch.nn.Linear(3, 3)\n"
@@ -400,8 +402,8 @@ def test_function_with_arguments(opened: Open) -> None:
     assert session.run({"x": ROWS})["output_0"].shape == (2, 5)
 
 
-def test_free_sizes_that_have_to_be_larger_than_a_window(opened: Open):
-    """The first run is made on sizes that fit, and tells which sizes of the outputs are free."""
+def test_free_sizes_may_have_to_exceed_a_window(opened: Open):
+    """The first run uses sizes that fit, and finds the outputs' free sizes."""
     session = opened(CONVOLUTION, inputs=(TensorSpec("x", "FP32", (-1, 2, -1)),))
     assert [(spec.datatype, spec.shape) for spec in session.outputs] == [
         ("FP32", (-1, 4, -1))
@@ -509,7 +511,7 @@ def test_each_mistake_has_its_sentence(
 
 
 def test_declared_outputs_are_checked(opened: Open) -> None:
-    """A wrong declaration must not turn into silently wrong numbers."""
+    """A wrong declaration must not silently give wrong numbers."""
     for declared, text in (
         (
             TensorSpec("y", "BF16", (-1, 3)),
@@ -568,7 +570,7 @@ def test_outputs_by_position_and_by_name(opened: Open) -> None:
     assert set(table.run({"x": ROWS})) == {"doubled", "positive"}
 
 
-def test_nested_outputs_and_what_no_tensor_can_carry(opened: Open) -> None:
+def test_nested_outputs_and_values_without_a_tensor(opened: Open) -> None:
     nested = opened(
         returning(
             "(x, (x.sum(1), None), {'scores': [x + 1], 'cache': object()}, float(x.sum()))"
@@ -593,14 +595,14 @@ def test_nested_outputs_and_what_no_tensor_can_carry(opened: Open) -> None:
     np.testing.assert_array_equal(opened(code).run({"x": ROWS})["y"], ROWS * 2)
 
 
-def test_an_output_that_is_there_only_sometimes(opened: Open) -> None:
+def test_an_output_may_exist_only_sometimes(opened: Open) -> None:
     session = opened(returning("(x[:, 0] if x.sum() == 0 else None, x)"))
     found = session.run({"x": ROWS})
     assert found["output_0"].shape == (0,)
     np.testing.assert_array_equal(found["output_1"], ROWS)
 
 
-def test_inputs_that_forward_knows_are_passed_by_name(opened: Open) -> None:
+def test_inputs_that_forward_names_are_passed_by_name(opened: Open) -> None:
     code = returning("x - z").replace("self, x", "self, x, y=None, z=None")
     z = TensorSpec("z", "FP32", (-1, 3))
     for inputs in ((X, z), (z, X)):
@@ -610,7 +612,7 @@ def test_inputs_that_forward_knows_are_passed_by_name(opened: Open) -> None:
         )
 
 
-def test_several_inputs_in_the_order_of_the_manifest(opened: Open) -> None:
+def test_several_inputs_are_in_the_manifests_order(opened: Open) -> None:
     code = returning("x - y").replace("self, x", "self, x, y")
     y = TensorSpec("y", "FP32", (-1, 3))
     session = opened(code, inputs=(X, y))
@@ -619,7 +621,7 @@ def test_several_inputs_in_the_order_of_the_manifest(opened: Open) -> None:
     )
 
 
-def test_bfloat16_is_its_bits(opened: Open) -> None:
+def test_bfloat16_is_passed_as_bits(opened: Open) -> None:
     session = opened(returning("x.to(torch.bfloat16)"))
     assert session.outputs == (TensorSpec("output_0", "BF16", (-1, 3)),)
     bits = session.run({"x": ROWS})["output_0"]
@@ -634,7 +636,7 @@ def test_bfloat16_is_its_bits(opened: Open) -> None:
     )
 
 
-def test_answers_own_their_memory_and_inputs_are_left_alone(opened: Open) -> None:
+def test_answers_own_their_memory_and_inputs_are_unchanged(opened: Open) -> None:
     session = opened(returning("x.add_(1)"))
     values = ROWS.copy()
     values.flags.writeable = False
@@ -645,7 +647,7 @@ def test_answers_own_their_memory_and_inputs_are_left_alone(opened: Open) -> Non
     np.testing.assert_array_equal(first, kept)
 
 
-# --- The safetensors reader against the format's own package
+# --- The safetensors reader compared with the format's own package
 
 
 def arrays_of_every_kind() -> Mapping[str, Array]:
@@ -672,7 +674,7 @@ def arrays_of_every_kind() -> Mapping[str, Array]:
     }
 
 
-def test_reads_what_the_package_writes(tmp_path: Path) -> None:
+def test_files_of_the_package_are_read(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     path = tmp_path / "all.safetensors"
@@ -687,7 +689,7 @@ def test_reads_what_the_package_writes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name][1], array)
 
 
-def test_reads_bfloat16(tmp_path: Path, torch: ModuleType) -> None:
+def test_bfloat16_is_read(tmp_path: Path, torch: ModuleType) -> None:
     from safetensors.torch import load_file, save_file
 
     path = tmp_path / "bf16.safetensors"
@@ -698,7 +700,7 @@ def test_reads_bfloat16(tmp_path: Path, torch: ModuleType) -> None:
     assert torch.equal(torch.from_numpy(bits.copy()).view(torch.bfloat16), expected)
 
 
-def test_reads_the_embedded_weights() -> None:
+def test_the_embedded_weights_are_read() -> None:
     from safetensors.numpy import load_file
 
     for model in ("digits", "diabetes"):
@@ -708,7 +710,7 @@ def test_reads_the_embedded_weights() -> None:
             np.testing.assert_array_equal(found[name][1], array)
 
 
-def test_a_file_without_tensors(tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_read(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     path = tmp_path / "none.safetensors"
@@ -717,7 +719,7 @@ def test_a_file_without_tensors(tmp_path: Path) -> None:
 
 
 def spoilt(path: Path, data: bytes, **tensors: tuple[list[int], list[int]]) -> Path:
-    """A file of bytes, with shape and place for each tensor."""
+    """Return a file of bytes with shape and offsets for each tensor."""
     entries = {
         name: {"dtype": "U8", "shape": shape, "data_offsets": at}
         for name, (shape, at) in tensors.items()
@@ -727,7 +729,7 @@ def spoilt(path: Path, data: bytes, **tensors: tuple[list[int], list[int]]) -> P
     return path
 
 
-def test_tensors_that_overlap_or_take_hours_to_measure(tmp_path: Path) -> None:
+def test_overlapping_or_slow_tensors_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     with pytest.raises(ModelLoadError, match="its tensors overlap"):
         read_safetensors(spoilt(path, bytes(4), a=([2], [0, 2]), b=([2], [1, 3])))
@@ -737,7 +739,7 @@ def test_tensors_that_overlap_or_take_hours_to_measure(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A valid file's bytes, and a place for spoilt ones."""
+    """Return a valid file's bytes, and a path for damaged ones."""
     from safetensors.numpy import save
 
     arrays = {
@@ -749,7 +751,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 
 
 def read_or_refuse(path: Path, content: bytes) -> None:
-    """Any bytes at all are read or refused with one sentence; nothing else may happen."""
+    """Read bytes or refuse them with one sentence; nothing else may happen."""
     path.write_bytes(content)
     try:
         tensors = read_safetensors(path)
@@ -838,7 +840,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("header", LIES.values(), ids=LIES)
-def test_headers_that_lie(sample: tuple[Path, bytes], header: bytes) -> None:
+def test_false_headers_are_refused(sample: tuple[Path, bytes], header: bytes) -> None:
     path, _ = sample
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     with pytest.raises(ModelLoadError, match="is not a valid safetensors file"):

@@ -1,4 +1,7 @@
-"""Code of models runs only after its owner's consent, which no file of the model and no request can give."""
+"""Run a model's code only after its owner's consent.
+
+No file of the model and no request can give it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ TASK = "import helper\n\ndef answer(outputs, options, context):\n    return {'sa
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A models folder whose one model has a task of its own, with a module beside it."""
+    """Return a models folder whose model has its own task and a module beside it."""
     own = tmp_path / "models" / "mine"
     own.mkdir(parents=True)
     shutil.copy(TFLITE, own / "mine.tflite")
@@ -57,7 +60,7 @@ def check(models: Path, state: Path, name: str = "mine") -> frozenset[str]:
 
 
 def ask(server: Server) -> tuple[int, str]:
-    """The answer to a first request: its status, and the word that the helper says or the error."""
+    """Return a first request's status, and the helper's word or the error."""
     answer = server.call("POST", "/predictions/mine", data=json.dumps([1.0, 2.0, 3.0]))
     content = answer.json()
     return answer.status_code, content["predictions"][0][
@@ -84,10 +87,10 @@ def command(
 
 
 @pytest.mark.live
-def test_code_runs_after_consent_only(
+def test_code_runs_only_after_consent(
     new_server: StartServer, models: Path, tmp_path: Path
 ) -> None:
-    """The server refuses and names the command; after it the next request is answered; a changed file asks again."""
+    """The refusal names the command; afterwards requests work until a file changes."""
     state = tmp_path / "state"
     server = new_server(models, "--state-dir", str(state))
     status, text = ask(server)
@@ -146,7 +149,7 @@ def test_the_command_lists_and_revokes(models: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_trusts_a_path_of_a_model(models: Path, tmp_path: Path) -> None:
-    """With a slash at its end or without, and what was given by name is taken back by path."""
+    """A trailing slash doesn't matter, and consent by name can be revoked by path."""
     state = tmp_path / "state"
     assert command(f"{models}/mine/", "--yes", state=state).returncode == 0
     assert check(models, state)
@@ -155,7 +158,7 @@ def test_the_command_trusts_a_path_of_a_model(models: Path, tmp_path: Path) -> N
         check(models, state)
 
 
-def test_a_manifest_is_no_consent(tmp_path: Path) -> None:
+def test_a_manifest_is_not_consent(tmp_path: Path) -> None:
     own = tmp_path / "models" / "mine"
     own.mkdir(parents=True)
     shutil.copy(TFLITE, own / "mine.tflite")
@@ -168,8 +171,10 @@ def test_a_manifest_is_no_consent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [Code.MODULES, Code.FILE])
-def test_any_format_that_is_code_asks(models: Path, tmp_path: Path, code: Code) -> None:
-    """What a format says of itself decides, not its name."""
+def test_any_format_with_code_needs_consent(
+    models: Path, tmp_path: Path, code: Code
+) -> None:
+    """The format declares it, whatever its name."""
     (models / "mine" / "task.py").unlink()
     entry, version = scan(models)["mine"], version_of(models)
     assert TrustStore(tmp_path / "state").check(entry, version) == frozenset()
@@ -178,8 +183,8 @@ def test_any_format_that_is_code_asks(models: Path, tmp_path: Path, code: Code) 
         TrustStore(tmp_path / "state").check(entry, version._replace(format=format))
 
 
-def test_options_belong_to_what_is_trusted(tmp_path: Path) -> None:
-    """They say what the code does: another function of ``model.py``, or the text that a delegate gets."""
+def test_options_are_part_of_the_consent(tmp_path: Path) -> None:
+    """They control the code: another function of ``model.py``, or a delegate's text."""
     own = tmp_path / "models" / "mine"
     own.mkdir(parents=True)
     (own / "model.py").write_text("from os import system as other\ndef build(): ...\n")
@@ -198,7 +203,7 @@ def test_options_belong_to_what_is_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.py", "digits.pt2"])
 def test_the_embedded_code_is_part_of_the_package(tmp_path: Path, name: str) -> None:
-    """Its hashes are, so that no other file gains by lying among it."""
+    """Its hashes are built in, so that no file beside it benefits."""
     shutil.copytree(MODELS / "digits", tmp_path / "models" / "digits")
     entry = scan(tmp_path / "models")["digits"]
     (version,) = [one for one in entry.versions.values() if one.path.name == name]
@@ -219,7 +224,7 @@ def test_the_hashes_of_the_embedded_code_are_up_to_date() -> None:
     assert embedded_code() == tool.hashes(), "run python tools/embedded_code.py"
 
 
-# --- Who may write
+# Permissions
 
 
 @pytest.mark.parametrize("what", ["file", "helper", "folder", "parent"])
@@ -227,7 +232,7 @@ def test_the_hashes_of_the_embedded_code_are_up_to_date() -> None:
 def test_code_that_others_may_write_is_not_run(
     models: Path, tmp_path: Path, what: str, who: str
 ) -> None:
-    """Neither the file nor a module beside it, nor what lies in a folder where others could put another one."""
+    """This covers the file, modules beside it, and writable folders."""
     own = models / "mine"
     trust_all(models, tmp_path / "state")
     place = {
@@ -252,7 +257,9 @@ def test_code_that_others_may_write_is_not_run(
 
 
 def test_the_owners_own_group_may_write(tmp_path: Path) -> None:
-    """As umask 002 makes files, where each user has a group of the same name; a sticky folder above is none of it."""
+    """Umask 002 makes such files if each user has a group; sticky parent folders are
+    fine.
+    """
     assert foreign_writer(tmp_path) is None
     file = tmp_path / "file"
     file.write_text("")
@@ -275,7 +282,7 @@ def test_a_file_of_another_user_is_not_run(tmp_path: Path) -> None:
     assert "belongs to another user" in str(foreign_writer(file))
 
 
-def test_consent_that_others_could_have_written_does_not_count(
+def test_consent_that_others_could_have_written_is_ignored(
     models: Path, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"
@@ -294,9 +301,7 @@ def test_consent_that_others_could_have_written_does_not_count(
             check(models, state)
 
 
-def test_a_consent_of_an_older_version_does_not_count(
-    models: Path, tmp_path: Path
-) -> None:
+def test_consent_of_an_older_version_is_ignored(models: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     trust_all(models, state)
     check(models, state)
@@ -308,11 +313,11 @@ def test_a_consent_of_an_older_version_does_not_count(
         check(models, state)
 
 
-# --- What was hashed is what runs
+# --- The hashed contents are the ones that run
 
 
-def test_bytes_that_were_hashed_are_those_that_run(tmp_path: Path) -> None:
-    """A file that is replaced after the look at it is not run, nor is compiled code beside it."""
+def test_exactly_the_hashed_bytes_run(tmp_path: Path) -> None:
+    """Files replaced after the check and compiled code beside them don't run."""
     file = tmp_path / "code.py"
     file.write_text("x = 1\n")
     allowed = trusted(file)
@@ -338,7 +343,7 @@ def test_bytes_that_were_hashed_are_those_that_run(tmp_path: Path) -> None:
 
 
 def test_modules_beside_are_trusted_or_not_found(tmp_path: Path) -> None:
-    """Also by code that puts its folder on the path itself, and each model gets its own."""
+    """This holds for code that changes the path, and each model gets its own."""
     main, helper = tmp_path / "main.py", tmp_path / "beside_me.py"
     main.write_text(
         "import sys\nsys.path.insert(0, __file__.rpartition('/')[0])\nimport beside_me\nx = beside_me.x\n"
@@ -399,10 +404,10 @@ def prepare(body, hints):
         ("spaces.later", "spaces/later.pyc"),
     ],
 )
-def test_what_is_imported_late_is_trusted_or_not_found(
+def test_late_imports_are_trusted_or_not_found(
     tmp_path: Path, module: str, planted: str
 ) -> None:
-    """By code that put its folder on the path, when it is called: nothing that was laid there meanwhile runs."""
+    """Code that put its folder on the path can't run files that were added later."""
     main, late = tmp_path / "main.py", tmp_path / planted
     main.write_text(LATE.format(module=module))
     paths = list(sys.path)
@@ -433,7 +438,7 @@ def test_what_is_imported_late_is_trusted_or_not_found(
 
 
 def test_each_model_gets_its_own_module_of_a_name(tmp_path: Path) -> None:
-    """Also where the first one imported it late, when nobody frees the name any more."""
+    """The first one may import it late, when its names are no longer released."""
     paths = list(sys.path)
     try:
         for name in ("one", "two"):
@@ -454,10 +459,10 @@ def test_each_model_gets_its_own_module_of_a_name(tmp_path: Path) -> None:
         sys.modules.pop("later", None)
 
 
-def test_a_native_module_is_asked_about_and_loaded_from_a_copy(
+def test_a_native_module_needs_consent_and_is_loaded_from_a_copy(
     models: Path, tmp_path: Path
 ) -> None:
-    """One of Python's own stands for it: what is loaded is not the file that lies there."""
+    """One of Python's own represents it; the original file is not loaded."""
     native = Path(_struct_file())
     laid = models / "mine" / f"_later{EXTENSION_SUFFIXES[0]}"
     shutil.copy(native, laid)
@@ -484,7 +489,7 @@ def test_a_native_module_is_asked_about_and_loaded_from_a_copy(
 
 
 def _struct_file() -> str:
-    """Any native library that is there everywhere."""
+    """Return a native library that exists everywhere."""
     import numpy
 
     return next(
@@ -493,7 +498,7 @@ def _struct_file() -> str:
     )
 
 
-def test_a_verdict_counts_for_the_modules_beside(models: Path, tmp_path: Path) -> None:
+def test_a_verdict_covers_the_modules_beside(models: Path, tmp_path: Path) -> None:
     entry, version = scan(models)["mine"], version_of(models)
     quarantine = Quarantine(tmp_path / "state", TrialLimits())
     before, stamp = quarantine.key(entry, version), fingerprint(entry, version)
@@ -508,8 +513,8 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
         read_code(tmp_path / "task.py", frozenset())
 
 
-def test_half_a_copy_is_never_loaded(tmp_path: Path) -> None:
-    """Where there was no room for a library, the next load copies it anew."""
+def test_an_incomplete_copy_is_never_loaded(tmp_path: Path) -> None:
+    """If there was no room for a library, the next load copies it again."""
     library = tmp_path / "delegate.so"
     library.write_bytes(os.urandom(100_000))
     consent = {hashlib.sha256(library.read_bytes()).hexdigest()}

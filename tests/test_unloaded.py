@@ -1,4 +1,4 @@
-"""What was unloaded on request stays so when the server is killed, and is forgotten when it ends as it was asked to."""
+"""Keep models unloaded after a crash, but not after a clean end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pocketserve.state.unloaded import FOLDER, UnloadedModels
 from ports import free_port
 
 
-def test_what_was_unloaded_is_on_file_until_a_clean_end(tmp_path: Path) -> None:
+def test_an_unload_is_recorded_until_a_clean_end(tmp_path: Path) -> None:
     first = UnloadedModels(tmp_path, MODELS, 8470)
     first.add("petals")
     first.add("digits")
@@ -38,7 +38,7 @@ def test_what_was_unloaded_is_on_file_until_a_clean_end(tmp_path: Path) -> None:
     assert list((tmp_path / FOLDER).iterdir()) == []
 
 
-def test_a_server_without_a_port_of_its_own_remembers_nothing(tmp_path: Path) -> None:
+def test_a_server_without_a_named_port_records_nothing(tmp_path: Path) -> None:
     unloaded_models = UnloadedModels(tmp_path, MODELS, 0)
     unloaded_models.add("digits")
     unloaded_models.close()
@@ -56,13 +56,13 @@ def test_a_server_without_a_port_of_its_own_remembers_nothing(tmp_path: Path) ->
         b'{"models_dir": "x"}',
     ],
 )
-def test_a_damaged_file_is_no_memory(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_record_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "8470.json").write_bytes(content)
     assert UnloadedModels(tmp_path, MODELS, 8470).names == frozenset()
 
 
-def test_a_folder_that_cannot_be_written_costs_the_memory_only(
+def test_a_read_only_folder_only_loses_the_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FOLDER).write_text("in the way")
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
 
 
 class UnloadedMeanwhile(Service):
-    """Another request unloads each model just after it was loaded, before that is on file."""
+    """Unloads each model after its load, before the load is recorded."""
 
     def _load(self, entry: ModelEntry) -> None:
         super()._load(entry)
@@ -83,7 +83,7 @@ class UnloadedMeanwhile(Service):
 @pytest.mark.parametrize(
     ("kind", "kept"), [(Service, set()), (UnloadedMeanwhile, {"petals"})]
 )
-def test_what_is_on_file_is_what_holds(
+def test_the_record_agrees_with_the_actual_state(
     tmp_path: Path, kind: type[Service], kept: set[str]
 ) -> None:
     service = kind(
@@ -102,8 +102,8 @@ def test_what_is_on_file_is_what_holds(
         service.close()
 
 
-def test_a_start_that_fails_does_not_forget(tmp_path: Path) -> None:
-    """The supervisor tries again in a second: what was unloaded before the kill must still be."""
+def test_a_failed_start_keeps_the_record(tmp_path: Path) -> None:
+    """The supervisor tries again within a second."""
     port = free_port()
     UnloadedModels(tmp_path, MODELS, port).add("petals")
     command = [
@@ -142,10 +142,10 @@ def is_served(server: Server, model: str) -> bool:
 
 
 @pytest.mark.live
-def test_a_killed_server_comes_back_without_what_was_unloaded(
+def test_a_killed_server_restarts_without_unloaded_models(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """Also where its command line asks for that model to be loaded at start. An end on purpose forgets it."""
+    """This includes models to be loaded at start. A clean end deletes the record."""
     port = free_port()
     options = (
         "--http-port",

@@ -1,4 +1,4 @@
-"""The public models on pictures: the picture itself in, the verified answer out, by every road to the server."""
+"""Send pictures to public models by every client, and check verified answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from conftest import Server, start_server
 from pocketserve_client import Client
-from vision_cases import MODELS, as_png, lay_out
+from vision_cases import MODELS, as_png, write_models
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 pytestmark = [pytest.mark.assets, pytest.mark.live]
@@ -27,7 +27,7 @@ FER_REGIONS = {"astronaut.png": "165,60,120,120", "grace_hopper.jpg": "170,70,19
 
 
 def marked(name: str, *values: Any) -> Any:
-    """A case with the mark of its model's framework."""
+    """Return a case with the mark of its model's framework."""
     mark = MODELS[name].mark
     return pytest.param(
         name, *values, marks=[getattr(pytest.mark, mark)] if mark else []
@@ -36,14 +36,14 @@ def marked(name: str, *values: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The server that has a model; one per framework, started when the first test needs it."""
+    """Return the server of a model, started for its framework's first test."""
     running: dict[str, Server] = {}
 
     def server_of(model: str) -> Server:
         mark = MODELS[model].mark
         if mark not in running:
             folder = tmp_path_factory.mktemp(f"vision-{mark or 'tflite'}")
-            models = lay_out(assets, folder / "models", mark)
+            models = write_models(assets, folder / "models", mark)
             (folder / "server").mkdir()
             running[mark] = start_server(folder / "server", models)
         return running[mark]
@@ -55,7 +55,9 @@ def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def ask(servers: Any, assets: Path) -> Any:
-    """``ask(model, picture, query)``: the answer over HTTP to a file of the assets, or to bytes."""
+    """Return a function that queries over HTTP with a file or bytes: ``ask(model,
+    picture, query)``.
+    """
 
     def send(model: str, picture: str | bytes, query: str = "") -> Any:
         body = (
@@ -71,7 +73,7 @@ def ask(servers: Any, assets: Path) -> Any:
 
 
 def expected(assets: Path, case: str) -> Any:
-    """The readable answer of a verified case."""
+    """Return the readable answer of a verified case."""
     return json.loads((assets / "expected" / f"{case}.json").read_text())["answer"]
 
 
@@ -82,8 +84,10 @@ FLOAT = ("burger.jpg", "chelsea.png", "coffee.png", "flower.jpg", "rocket.jpg")
 
 
 @pytest.mark.parametrize("picture", FLOAT)
-def test_a_float_classifier(ask: Any, assets: Path, picture: str) -> None:
-    """The same five classes in the same order, to the case's own tolerance."""
+def test_a_float_classifier_gives_the_cases_classes(
+    ask: Any, assets: Path, picture: str
+) -> None:
+    """Five classes have the same order, within the case's tolerance."""
     answer = ask("mobilenet_v1_float", picture)
     found, wanted = (
         answer["predictions"],
@@ -110,10 +114,10 @@ QUANTISED = [
 
 
 @pytest.mark.parametrize(("model", "case", "picture"), QUANTISED)
-def test_a_quantised_classifier(
+def test_a_quantised_classifier_gives_the_cases_classes(
     ask: Any, assets: Path, model: str, case: str, picture: str
 ) -> None:
-    """Every expected class has its score within 20 of 256 steps; the first one leads where it leads clearly."""
+    """Scores are within 20 of 256 steps; a clear leader comes first."""
     wanted = expected(assets, f"{case}__{Path(picture).stem}")
     found = {
         one["index"]: one for one in ask(model, picture, "?top_k=1001")["predictions"]
@@ -127,10 +131,10 @@ def test_a_quantised_classifier(
 
 @pytest.mark.parametrize("picture", ["burger", "chelsea", "coffee"])
 @pytest.mark.tfjs
-def test_a_browser_model_with_labels_beside_it(
+def test_a_browser_model_is_recognised_by_its_labels(
     ask: Any, assets: Path, picture: str
 ) -> None:
-    """Labels in the model's own folder are enough to know what it does."""
+    """The labels are in the model's folder."""
     file = {"burger": "burger.jpg"}.get(picture, f"{picture}.png")
     answer = ask("darknet", file)
     assert answer["task"] == "image-classification"
@@ -151,10 +155,10 @@ def test_a_browser_model_with_labels_beside_it(
         marked("fer_savedmodel", "fer_savedmodel__astronaut", "astronaut.png", 1e-4),
     ],
 )
-def test_emotions(
+def test_emotions_are_found_in_a_region(
     ask: Any, assets: Path, model: str, case: str, picture: str, tolerance: float
 ) -> None:
-    """A face on a larger picture, by ``region``."""
+    """A face is on a larger picture."""
     answer = ask(model, picture, f"?top_k=7&region={FER_REGIONS[picture]}")
     wanted = {one["label"]: one["score"] for one in expected(assets, case)["top"]}
     assert {one["label"] for one in answer["predictions"]} == set(wanted)
@@ -165,8 +169,8 @@ def test_emotions(
 
 
 @pytest.mark.onnx
-def test_digits(ask: Any, assets: Path) -> None:
-    """Ten handwritten digits as pictures, as their case describes them."""
+def test_digits_are_recognised(ask: Any, assets: Path) -> None:
+    """Their case describes ten handwritten digits."""
     with gzip.open(assets / "inputs" / "tabular" / "digits.csv.gz", "rt") as file:
         rows = np.loadtxt(file, delimiter=",", max_rows=10)
     for digit, row in enumerate(rows):
@@ -185,8 +189,10 @@ def test_digits(ask: Any, assets: Path) -> None:
 
 @pytest.mark.onnx
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_orientation_of_text(ask: Any, assets: Path, turned: bool) -> None:
-    """A BGR model on a line of a page, upright and upside down."""
+def test_the_orientation_of_text_is_recognised(
+    ask: Any, assets: Path, turned: bool
+) -> None:
+    """The BGR model gets a line upright and upside down."""
     with Image.open(assets / "inputs" / "images" / "page.png") as page:
         line = np.asarray(page.convert("RGB").crop((0, 0, 300, 44)))
     best = ask("turned", as_png(line[::-1, ::-1] if turned else line))["predictions"][0]
@@ -197,7 +203,7 @@ def test_the_orientation_of_text(ask: Any, assets: Path, turned: bool) -> None:
 
 
 def overlap(one: dict[str, float], other: list[float]) -> float:
-    """Intersection over union of an answered box and an expected [x, y, width, height]."""
+    """Return the IoU of an answered box and an expected [x, y, width, height]."""
     left, top = max(one["x"], other[0]), max(one["y"], other[1])
     right = min(one["x"] + one["width"], other[0] + other[2])
     bottom = min(one["y"] + one["height"], other[1] + other[3])
@@ -206,7 +212,7 @@ def overlap(one: dict[str, float], other: list[float]) -> float:
 
 
 def check_boxes(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
-    """Each expected object is there: its score within 0.05, its box overlapping by 0.85."""
+    """Find each expected object, with its score within 0.05 and an IoU of 0.85."""
     for one in wanted:
         near = [
             f
@@ -220,8 +226,9 @@ def check_boxes(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> No
 @pytest.mark.parametrize(
     "picture", ["astronaut.png", "cats_and_dogs.jpg", "chelsea.png"]
 )
-def test_objects(ask: Any, assets: Path, picture: str) -> None:
-    """The detector's file says all that is needed."""
+def test_objects_are_found_without_a_manifest(
+    ask: Any, assets: Path, picture: str
+) -> None:
     answer = ask("ssd", picture)
     assert answer["task"] == "object-detection"
     wanted = expected(assets, f"ssd_coco__{Path(picture).stem}")[
@@ -234,8 +241,10 @@ def test_objects(ask: Any, assets: Path, picture: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_objects_on_a_turned_photo(ask: Any, assets: Path, orientation: int) -> None:
-    """However the sensor was held: boxes are those of the upright picture."""
+def test_objects_on_a_rotated_photo_are_found(
+    ask: Any, assets: Path, orientation: int
+) -> None:
+    """Boxes are those of the upright picture."""
     back = {
         2: 0,
         3: 3,
@@ -260,8 +269,8 @@ def test_objects_on_a_turned_photo(ask: Any, assets: Path, orientation: int) -> 
 
 
 @pytest.mark.tfjs
-def test_hands(ask: Any, assets: Path) -> None:
-    """A detector with eight outputs, four of which the manifest names."""
+def test_hands_are_found(ask: Any, assets: Path) -> None:
+    """The manifest names four of the detector's eight outputs."""
     wanted = expected(assets, "handtrack__astronaut")["top3"]
     found = ask("hands", "astronaut.png", "?threshold=0.15")["predictions"]
     for one in wanted:
@@ -280,8 +289,8 @@ def test_hands(ask: Any, assets: Path) -> None:
 # Segmentation
 
 
-def test_pixels(ask: Any, assets: Path) -> None:
-    """The shares, and every pixel of the mask."""
+def test_masks_have_the_expected_pixels(ask: Any, assets: Path) -> None:
+    """The shares are checked, too."""
     answer = ask("deeplab", "segmentation_input_rotation0.jpg", "?mask=png")
     assert answer["task"] == "image-segmentation"
     wanted = expected(assets, "deeplabv3__segmentation")["class_pixels"]
@@ -299,8 +308,8 @@ def test_pixels(ask: Any, assets: Path) -> None:
 
 
 @pytest.mark.onnx
-def test_text_on_a_page(ask: Any, assets: Path) -> None:
-    """A heat map of one channel, from an input of any size that the manifest fixes."""
+def test_text_on_a_page_is_found(ask: Any, assets: Path) -> None:
+    """The heat map has one channel, and the manifest fixes the input's size."""
     found = {
         one["index"]: one["share"] for one in ask("page", "page.png")["predictions"]
     }
@@ -327,7 +336,7 @@ ROADS = [
 
 
 @pytest.mark.parametrize(("model", "picture", "parameters"), ROADS)
-def test_the_same_by_every_road(
+def test_every_client_gets_the_same_answer(
     servers: Any,
     ask: Any,
     assets: Path,
@@ -335,7 +344,7 @@ def test_the_same_by_every_road(
     picture: str,
     parameters: dict[str, Any],
 ) -> None:
-    """The Python client over both transports, the command and curl give what raw HTTP gives."""
+    """They are our client on both transports, the command, curl and plain HTTP."""
     server, path = servers(model), assets / "inputs" / "images" / picture
     query = (
         "?" + "&".join(f"{name}={value}" for name, value in parameters.items())
@@ -393,7 +402,7 @@ def test_the_same_by_every_road(
 
 
 def option(name: str, value: Any) -> list[str]:
-    """A request's parameter as the command takes it."""
+    """Return a request's parameter as the command's option."""
     return (
         [f"--{name.replace('_', '-')}", str(value)]
         if name in ("top_k", "threshold")
@@ -401,8 +410,9 @@ def option(name: str, value: Any) -> list[str]:
     )
 
 
-def test_drawings_by_every_road(servers: Any, assets: Path, tmp_path: Path) -> None:
-    """The client and the command get the same picture, drawn on."""
+def test_every_client_gets_the_same_annotated_picture(
+    servers: Any, assets: Path, tmp_path: Path
+) -> None:
     server, path = servers("ssd"), assets / "inputs" / "images" / "cats_and_dogs.jpg"
     with Client(server.url, server.token) as client:
         drawn = client.predict("ssd", path.read_bytes(), annotate="png")

@@ -1,5 +1,4 @@
-"""The small models that the recipe ``figures`` made: drawn people and shapes in, their points and boxes out, in the
-pixels of the picture that was sent."""
+"""Serve the small models of the recipe ``figures``: points and boxes in pixels."""
 
 from __future__ import annotations
 
@@ -34,10 +33,11 @@ FOLDER = Path(__file__).parent / "models"
 MAX_BYTES = 300_000
 SIZES = ((640, 480), (300, 500), (97, 61), (1200, 720))
 PEOPLE, OBJECTS = (14, 21, 30, 38), (0, 8, 12, 14)
-"""Seeds of drawings that are shown as examples; how many of any are right is measured below."""
+"""Seeds of drawings that are used as examples; the overall quality is measured below.
+"""
 
 SHOWN, SCORE_TOLERANCE = 100, 0.03
-"""Of the 300 drawings that the cards speak of, the first hundred."""
+"""The first hundred of the 300 drawings that the cards are based on."""
 
 VERSIONS = [
     ("poses", "tflite"),
@@ -54,7 +54,7 @@ VERSIONS = [
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The whole server without a transport."""
+    """Run the server without a transport."""
     settings = {
         "models_dir": FOLDER,
         "state_dir": tmp_path_factory.mktemp("state"),
@@ -67,13 +67,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @functools.cache
 def shown(kind: str) -> list[tuple[bytes, Any]]:
-    """The pictures as files, each with what is on it, which all versions get."""
+    """Return the pictures as files with their contents, for all versions."""
     return list(islice(getattr(drawn.scores, kind)(), SHOWN))
 
 
 @pytest.mark.parametrize(("model", "version"), VERSIONS)
-def test_as_good_as_their_cards(service: Service, model: str, version: str) -> None:
-    """The score that the manifest states is measured again, from PNG files to the pixels of the picture."""
+def test_the_cards_score_is_reproduced(
+    service: Service, model: str, version: str
+) -> None:
+    """It is measured from PNG files to pixels of the picture."""
 
     def ask(body: bytes, threshold: float) -> Any:
         query = {"version": version, "threshold": str(threshold)}
@@ -99,8 +101,8 @@ def test_as_good_as_their_cards(service: Service, model: str, version: str) -> N
     assert f"{said:.3f}" in (FOLDER / model / "README.md").read_text(encoding="utf-8")
 
 
-def test_small() -> None:
-    """Each file is small enough for a repository."""
+def test_the_files_are_small() -> None:
+    """Each is small enough for a repository."""
     for model in ("poses", "shapes", "shapes-yolo"):
         assert all(
             path.stat().st_size <= MAX_BYTES for path in (FOLDER / model).iterdir()
@@ -112,7 +114,7 @@ def test_small() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on these models."""
+    """Start a server on these models."""
     running = start_server(tmp_path_factory.mktemp("vision-models"), FOLDER)
     yield running
     assert running.stop() == 0
@@ -120,7 +122,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def ask(server: Server) -> Any:
-    """``ask(model, body, query)``: the answer over HTTP, which is the same over the socket."""
+    """Return a function that queries both transports: ``ask(model, body, query)``."""
 
     def send(model: str, body: bytes, **query: Any) -> Any:
         answers = []
@@ -138,8 +140,8 @@ def ask(server: Server) -> Any:
 @pytest.mark.live
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("seed", PEOPLE)
-def test_people(ask: Any, seed: int, size: tuple[int, int]) -> None:
-    """Points are in pixels of the picture, wide or upright, smaller or larger than the input, in either layout."""
+def test_people_are_found(ask: Any, seed: int, size: tuple[int, int]) -> None:
+    """Pictures have different shapes and sizes, models either layout."""
     picture, truth = drawn.person(seed, *size)
     for version in ("tflite", "tflite-points"):
         answer = ask("poses", saved(picture), version=version)
@@ -157,26 +159,26 @@ def test_people(ask: Any, seed: int, size: tuple[int, int]) -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("seed", OBJECTS)
-def test_objects(ask: Any, seed: int, size: tuple[int, int]) -> None:
-    """Every shape has one box, after anchors and suppression, and by rows as YOLO gives them."""
+def test_objects_are_found(ask: Any, seed: int, size: tuple[int, int]) -> None:
+    """Every shape has one box, by anchors with suppression, and by YOLO's rows."""
     picture, truth = drawn.objects(seed, *size)
     for model in ("shapes", "shapes-yolo"):
         drawn.check_boxes(ask(model, saved(picture)), truth)
-        if min(size) > 100:  # on less, JPEG's blocks are as large as the shapes
+        # on smaller pictures, JPEG's blocks are as large as the shapes
+        if min(size) > 100:
             drawn.check_boxes(ask(model, saved(picture, "JPEG", quality=95)), truth)
 
 
 @pytest.mark.live
 def test_suppression_is_needed(ask: Any) -> None:
-    """Neighbouring anchors see the same shape: without suppression there are several boxes of it."""
+    """Adjacent anchors see the same shape."""
     picture, truth = drawn.objects(OBJECTS[0], 640, 480)
     for model in ("shapes", "shapes-yolo"):
         assert len(ask(model, saved(picture), iou=1.0)["predictions"]) > len(truth)
 
 
 @pytest.mark.live
-def test_nobody(ask: Any) -> None:
-    """Where nobody is, nobody is found."""
+def test_an_empty_picture_has_no_people(ask: Any) -> None:
     rng = np.random.default_rng(5)
     for _ in range(5):
         assert (
@@ -188,8 +190,8 @@ def test_nobody(ask: Any) -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(2, 9))
-def test_turned_by_exif(ask: Any, orientation: int, kind: str) -> None:
-    """However the sensor was held, points and boxes are those of the upright picture."""
+def test_exif_rotation_is_applied(ask: Any, orientation: int, kind: str) -> None:
+    """Points and boxes are those of the upright picture."""
     picture, truth = drawn.person(PEOPLE[0], 640, 400)
     body = rotated(
         picture, orientation, kind, **({"lossless": True} if kind == "WEBP" else {})
@@ -200,8 +202,8 @@ def test_turned_by_exif(ask: Any, orientation: int, kind: str) -> None:
 
 
 @pytest.mark.live
-def test_a_person_on_a_part_of_a_picture(ask: Any) -> None:
-    """``region`` finds the person there; the points are those of the whole picture."""
+def test_a_person_in_a_region_is_found(ask: Any) -> None:
+    """The points are those of the whole picture."""
     picture, truth = drawn.person(PEOPLE[1], 300, 400)
     whole = Image.new("RGB", (1000, 700), (90, 120, 90))
     whole.paste(picture, (520, 210))
@@ -210,8 +212,10 @@ def test_a_person_on_a_part_of_a_picture(ask: Any) -> None:
 
 
 @pytest.mark.live
-def test_files_that_need_no_manifest(new_server: StartServer, tmp_path: Path) -> None:
-    """Bare files in a folder: the outputs of MoveNet and PoseNet, and Ultralytics' metadata, tell the task."""
+def test_self_describing_files_need_no_manifest(
+    new_server: StartServer, tmp_path: Path
+) -> None:
+    """MoveNet's and PoseNet's outputs, and Ultralytics' metadata, tell the task."""
     models = tmp_path / "models"
     models.mkdir()
     for name, file in (("movenet", "poses.points.tflite"), ("posenet", "poses.tflite")):
@@ -236,7 +240,9 @@ def test_files_that_need_no_manifest(new_server: StartServer, tmp_path: Path) ->
 
 
 def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]]:
-    """What a camera gives whose picture, turned clockwise by ``rotation``, is this one; and its parameters."""
+    """Return a camera's frame that shows this picture after a clockwise rotation, and
+    its parameters.
+    """
     held = np.rot90(np.asarray(picture), rotation // 90)
     height, width = held.shape[:2]
     said: dict[str, Any] = {
@@ -259,7 +265,8 @@ def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]
     )
     if kind == "nv21":
         return y.tobytes() + np.stack([v, u], axis=-1).tobytes(), said
-    # YUV_420_888 as most phones lay it out: rows are padded, and U and V lie in turns, seen as two planes.
+    # YUV_420_888 of most phones: rows are padded, and U and V alternate, seen as two
+    # planes.
     row = width + 32
     luma = np.pad(y, ((0, 0), (0, 32))).tobytes()
     half = height // 2
@@ -281,8 +288,10 @@ def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]
 @pytest.mark.live
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 @pytest.mark.parametrize("kind", ["nv21", "yuv420", "rgba"])
-def test_camera_frames(ask: Any, kind: str, rotation: int) -> None:
-    """A camera's frame, however it is held, gives the points and boxes that the PNG gives."""
+def test_camera_frames_give_the_pngs_answers(
+    ask: Any, kind: str, rotation: int
+) -> None:
+    """Every rotation gives the same points and boxes."""
     for size in ((640, 480), (240, 320)):
         picture, truth = drawn.person(PEOPLE[3], *size)
         body, said = frame(picture, kind, rotation)
@@ -307,8 +316,10 @@ def test_camera_frames(ask: Any, kind: str, rotation: int) -> None:
     ("model", "version"),
     [("poses", "tflite"), ("poses", "tflite-points"), ("shapes", "tflite")],
 )
-def test_drawings(server: Server, tmp_path: Path, model: str, version: str) -> None:
-    """Joints and frames lie where the answer says; HTTP, the socket and the command give the same picture."""
+def test_annotations_match_the_answer(
+    server: Server, tmp_path: Path, model: str, version: str
+) -> None:
+    """HTTP, the socket and the command give the same picture."""
     picture, _ = (drawn.person if model == "poses" else drawn.objects)(
         PEOPLE[0], 800, 600
     )

@@ -1,4 +1,4 @@
-"""Tickets and sessions of the page: once, for a minute, few, hashed; and what a session may not do."""
+"""Test the page's tickets and sessions: single-use, short-lived, few, hashed."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Clock:
 
 
 def session(pages: WebSessions) -> str:
-    """A new session."""
+    """Return a new session."""
     return pages.redeem(pages.issue())
 
 
 def refuses(pages: WebSessions, ticket: str) -> bool:
-    """Whether a ticket is worthless."""
+    """Return whether a ticket is refused."""
     with pytest.raises(ApiError) as caught:
         pages.redeem(ticket)
     return caught.value.code is ErrorCode.TICKET_REFUSED
 
 
-def test_a_ticket_is_good_once() -> None:
-    """It becomes one session; ticket and session are long, random, and no other's."""
+def test_a_ticket_is_valid_once() -> None:
+    """It yields one session; both are long, random and unique."""
     pages = WebSessions()
     ticket = pages.issue()
     first = pages.redeem(ticket)
@@ -57,8 +57,8 @@ def test_a_ticket_is_good_once() -> None:
     assert not pages.is_session(ticket.encode()) and refuses(pages, first)
 
 
-def test_a_ticket_is_good_for_a_minute() -> None:
-    """By a clock that nobody sets."""
+def test_a_ticket_is_valid_for_a_minute() -> None:
+    """The clock is monotonic."""
     clock = Clock()
     pages = WebSessions(clock)
     in_time, late = pages.issue(), pages.issue()
@@ -69,16 +69,16 @@ def test_a_ticket_is_good_for_a_minute() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x" * 43, "\ud800", "ticket", "ä" * 100_000])
-def test_what_is_no_ticket(text: str) -> None:
-    """Nothing fits by chance, also where none was issued."""
+def test_invalid_tickets_are_refused(text: str) -> None:
+    """This also holds before any ticket was issued."""
     pages = WebSessions()
     assert refuses(pages, text)
     pages.issue()
     assert refuses(pages, text)
 
 
-def test_few_tickets_at_a_time() -> None:
-    """The oldest gives way; those that ended take no place."""
+def test_the_number_of_tickets_is_limited() -> None:
+    """The oldest is evicted; expired ones don't count."""
     clock = Clock()
     pages = WebSessions(clock)
     ended = [pages.issue() for _ in range(MAX_TICKETS)]
@@ -90,8 +90,8 @@ def test_few_tickets_at_a_time() -> None:
     assert all(pages.redeem(ticket) for ticket in tickets[1:])
 
 
-def test_few_sessions_at_a_time() -> None:
-    """The oldest ends."""
+def test_the_number_of_sessions_is_limited() -> None:
+    """The oldest is evicted."""
     pages = WebSessions()
     sessions = [session(pages) for _ in range(MAX_SESSIONS + 1)]
     assert [pages.is_session(each.encode()) for each in sessions] == [False] + [
@@ -99,16 +99,15 @@ def test_few_sessions_at_a_time() -> None:
     ] * MAX_SESSIONS
 
 
-def test_nothing_of_a_secret_is_kept() -> None:
-    """Who reads the process's memory finds hashes."""
+def test_secrets_are_not_kept_in_memory() -> None:
+    """Only hashes are."""
     pages = WebSessions()
     ticket, first = pages.issue(), session(pages)
     kept = repr(vars(pages))
     assert ticket not in kept and first not in kept
 
 
-def test_two_that_redeem_at_once() -> None:
-    """One of them gets the session."""
+def test_a_ticket_redeemed_concurrently_gives_one_session() -> None:
     pages = WebSessions()
     for _ in range(50):
         ticket, barrier = pages.issue(), threading.Barrier(4)
@@ -129,8 +128,8 @@ def test_two_that_redeem_at_once() -> None:
             )
 
 
-def test_a_session_passes_as_the_token_does() -> None:
-    """As Bearer and as the password of Basic; the token and those of apps pass as before."""
+def test_a_session_passes_like_the_token() -> None:
+    """It is a Bearer or Basic's password; other tokens still pass."""
     pages = WebSessions()
     guard = Guard(TOKEN, pages=pages)
     first = session(pages)
@@ -147,8 +146,8 @@ def test_a_session_passes_as_the_token_does() -> None:
         assert caught.value.code is ErrorCode.UNAUTHORIZED
 
 
-def test_no_app_is_taken_for_a_page(tmp_path: Path) -> None:
-    """A token of an app keeps its name, and no name of an app is that of pages."""
+def test_an_app_is_not_mistaken_for_a_page(tmp_path: Path) -> None:
+    """An app's token keeps its name, which can't be that of pages."""
     path = tmp_path / "token.apps.json"
     token = add_token(path, "page", 60)
     guard = Guard(TOKEN, apps=AppTokens(path), pages=WebSessions())
@@ -163,16 +162,16 @@ OWNERS = {
 }
 
 
-def test_what_hands_out_power_is_the_owners() -> None:
-    """The whole list: a new route that hands out a token or a ticket belongs to it."""
+def test_credential_routes_are_for_the_owner() -> None:
+    """A new route that issues a token or ticket must be added to this list."""
     assert {(route.method, route.pattern) for route in ROUTES if route.owner} == OWNERS
 
 
 @pytest.mark.parametrize(
     "route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}"
 )
-def test_what_a_session_may_do(route) -> None:
-    """All but what hands out power, which it is told by a code of its own."""
+def test_a_session_may_do_all_but_issue_credentials(route) -> None:
+    """Such routes have an error code of their own."""
     if not route.owner:
         dispatch.check_owner(route, PAGE)
         return

@@ -1,4 +1,4 @@
-"""The server's wheel in an empty environment, with the packages that it requires and no others."""
+"""Run the server's wheel in an environment with only its requirements."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built wheel. The build backend is one of the dev packages, so nothing is downloaded for it."""
+    """Build the wheel; the build backend is a dev package, so nothing is downloaded."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -93,7 +93,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     return Installed(folder / "bin", home)
 
 
-def test_name_and_content(wheel: Path) -> None:
+def test_the_wheel_has_its_name_and_contents(wheel: Path) -> None:
     assert wheel.name == f"pocketserve-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -133,7 +133,7 @@ def test_name_and_content(wheel: Path) -> None:
     assert wheel.stat().st_size < 4_000_000
 
 
-def test_source_distribution(tmp_path: Path) -> None:
+def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -200,7 +200,7 @@ def test_imports_without_a_framework(installed: Installed) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_commands(installed: Installed) -> None:
+def test_the_commands_work(installed: Installed) -> None:
     done = installed.run("pocketserve", "--version")
     assert (done.returncode, done.stdout) == (0, f"pocketserve {__version__}\n")
     token = installed.run("pocketserve", "token")
@@ -216,7 +216,7 @@ def test_commands(installed: Installed) -> None:
 
 @pytest.fixture
 def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
-    """The address of a server on the wheel's own models."""
+    """Return the address of a server on the wheel's own models."""
     ready, log = tmp_path / "ready.json", tmp_path / "server.log"
     command = [
         str(installed.bin / "pocketserve"),
@@ -255,8 +255,8 @@ def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
         process.wait(120)
 
 
-def test_serves_with_nothing_but_the_core(installed: Installed, server: str) -> None:
-    """Without a framework the models are listed, each with the way to get what it needs."""
+def test_the_core_alone_serves(installed: Installed, server: str) -> None:
+    """Models are listed with the installation of their framework."""
     token = installed.run("pocketserve", "token").stdout.strip()
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""Model facts and fake outputs for tasks on sound, text and tables."""
+"""Provide model facts and fake outputs for sound, text and table tasks."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def model(
     manifest: Mapping[str, Any] | None = None,
     files: Mapping[str, Any] | None = None,
 ) -> ModelFacts:
-    """A model in a folder of its own, with any inputs."""
+    """Return a model in its own folder, with any inputs."""
     return dataclasses.replace(
         facts(folder, outputs, manifest, files), inputs=tuple(inputs)
     )
 
 
 def task_of(*arguments: Any, **options: Any) -> Any:
-    """The task that such a model gets."""
+    """Return the task that such a model gets."""
     return select_task(model(*arguments, **options))
 
 
 def bert_inputs(length: int = -1, kind: str = "INT32") -> list[TensorSpec]:
-    """The three inputs of a BERT."""
+    """Return the three inputs of a BERT."""
     return [
         TensorSpec(name, kind, (1, length))
         for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -57,7 +57,7 @@ RERANKER_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad")
 
 
 def write_reranker(folder: Path, classes: int = 1) -> None:
-    """Write a classifier whose logits are the number of tokens of the second text, less 2, for each class."""
+    """Write a classifier whose logits are the second text's token count less 2."""
     onnx = pytest.importorskip("onnx")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The owner's consent, as tests give it for the code that they wrote themselves."""
+"""Give the owner's consent to code of the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pocketserve.trust.store import TrustStore
 
 
 def trusted(*code: Path | str) -> frozenset[str]:
-    """What a model source holds of trusted code: files, or names of libraries that the system's loader finds."""
+    """Return a source's trusted code: files, or libraries that the loader finds."""
     return frozenset(
         hashlib.sha256(one.read_bytes()).hexdigest()
         if isinstance(one, Path)
@@ -23,7 +23,7 @@ def trusted(*code: Path | str) -> frozenset[str]:
 
 
 def trust_all(models: Path, state_dir: Path = STATE) -> Path:
-    """Trust the code of every model in a folder, as ``pocketserve trust --yes`` does; returns the folder."""
+    """Trust all code in a folder, like ``pocketserve trust --yes``; return the folder."""
     for name in scan(models):
         trust_one(models, name, state_dir)
     return models

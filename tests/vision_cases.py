@@ -1,4 +1,4 @@
-"""The public models on pictures, served as a user would: bare where the file says enough, else with a manifest."""
+"""Serve public picture models as a user would, with a manifest if needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ std = [58.395, 57.12, 57.375]
 [segmentation]
 threshold = 0.3
 """
-"""The authors put ImageNet's numbers, which are in the order of RGB, on BGR; the expected answer follows them."""
+"""The authors applied ImageNet's RGB numbers to BGR, and the expected answer follows
+them.
+"""
 TURNED = """task = "image-classification"
 labels = "labels.txt"
 [image]
@@ -62,12 +64,12 @@ std = 127.5
 
 @dataclass(frozen=True)
 class Served:
-    """A model as it lies in the folder that a server is given.
+    """A model in a server's folder.
 
     Attributes:
-        source: the asset's path below ``models``.
-        files: what its owner adds: ``model.toml``, ``labels.txt``.
-        mark: of the framework, as in pyproject.toml; empty for TFLite.
+    source: the asset's path below ``models``.
+    files: what its owner adds: ``model.toml``, ``labels.txt``.
+    mark: of the framework, as in pyproject.toml; empty for TFLite.
     """
 
     source: str
@@ -100,8 +102,8 @@ MODELS = {
 }
 
 
-def lay_out(root: Path, folder: Path, mark: str) -> Path:
-    """A models folder with every model whose framework has this mark."""
+def write_models(root: Path, folder: Path, mark: str) -> Path:
+    """Write a models folder with every model of a framework's mark."""
     for name, served in MODELS.items():
         if served.mark != mark:
             continue
@@ -120,7 +122,7 @@ def lay_out(root: Path, folder: Path, mark: str) -> Path:
 
 
 def as_png(array: Any) -> bytes:
-    """Pixels as a PNG file."""
+    """Return pixels as a PNG file."""
     from PIL import Image
 
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Model facts without a model: what a task looks at when it is set up, and a picture to give it."""
+"""Provide model facts without a model, and a picture."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def facts(
     image: TensorSpec = PICTURE,
     properties: Mapping[str, str] | None = None,
 ) -> ModelFacts:
-    """A model in a folder of its own, in an ONNX file that nobody opens.
+    """Return a model in its own folder, as an ONNX file that is never opened.
 
     Args:
-        outputs: shapes by name; FP32.
-        files: what lies beside it; dicts become JSON.
+    outputs: shapes by name; FP32.
+    files: files beside it; dicts become JSON.
     """
     own = folder / "m"
     own.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def facts(
 
 
 def picture(width: int = 400, height: int = 400, kind: str = "PNG") -> memoryview:
-    """A picture file of this size."""
+    """Return a picture file of this size."""
     from PIL import Image
 
     gradient = np.add.outer(np.arange(height), np.arange(width)) % 256

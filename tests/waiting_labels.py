@@ -1,6 +1,6 @@
-"""Label files are waited for at a named pipe beside them, so that a test decides how long a load takes.
+"""Block label files on named pipes, so that a test controls a load's duration.
 
-Servers refuse a pipe for the labels themselves, and labels that are not those that were tried.
+Servers refuse a pipe for the labels themselves, and labels other than the tried ones.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _read_plain = plain_file.read_plain
 
 
 def pipe_of(path: Path) -> Path:
-    """Where a load of these labels waits."""
+    """Return the pipe that a load of these labels waits for."""
     return path.with_name(f"{path.name}.pipe")
 
 
 def read(path: Path, limit: int) -> bytes:
-    """Return what comes out of the pipe, where there is one; else as ``read_plain``. No trial waits."""
+    """Read the pipe if it exists, else call ``read_plain``; trials never wait."""
     pipe = pipe_of(path)
     if pipe.is_fifo() and TRIAL_VARIABLE not in os.environ:
         return pipe.read_bytes()
@@ -29,13 +29,13 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def make_pipe(path: Path) -> Path:
-    """Have loads wait for whoever writes the labels into the pipe."""
+    """Make loads wait until a test writes the labels into the pipe."""
     os.mkfifo(pipe_of(path))
     return pipe_of(path)
 
 
 def install(monkeypatch: Any) -> None:
-    """Have labels read so in this process and in those that it starts."""
+    """Replace the reader of labels in this process and its children."""
     monkeypatch.setattr("pocketserve.tasks.model_facts.read_plain", read)
     paths = (Path(__file__).with_name("children"), os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, map(str, paths))))
