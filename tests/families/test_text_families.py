@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_rerankers(tmp_path: Path, served: Any, name: str) -> None:
     )
 
 
+WINDOW = 36
 QUESTIONS = (
     ("who was it", "anna lives in oslo and ben likes tea"),
     ("who lives in Oslo?", "Ben likes tea. Anna lives in Oslo."),
@@ -116,45 +118,85 @@ QUESTIONS = (
 )
 
 
-def best_span(
-    network: Any, tokenizer: Any, question: str, context: str
-) -> tuple[int, int, float]:
-    """Return the best answer's range and score, like transformers' pipeline before 5."""
+LONG_QUESTIONS = tuple(
+    ("who lives in Oslo?", " ".join(sentence for _ in range(count)))
+    for count, sentence in (
+        (3, "Anna lives in Oslo; Ben likes tea."),
+        (5, "the film was great, unbelievable: nothing works!"),
+        (9, "naïve birds by the Water"),
+        (14, "a house, a song; the film!"),
+        (20, "nobody knows the bird xyz123"),
+    )
+)
+
+
+def pipeline_answers(
+    network: Any, tokenizer: Any, question: str, context: str, top_k: int
+) -> list[dict[str, Any]]:
+    """Return the answers of transformers' pipeline before version 5, which has it no more.
+
+    Windows and words are the tokenizer's own.
+    """
     import torch
 
     encoded = tokenizer(
-        question, context, return_tensors="pt", return_offsets_mapping=True
+        question,
+        context,
+        truncation="only_second",
+        max_length=WINDOW,
+        stride=WINDOW // 2,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
     )
-    offsets = encoded.pop("offset_mapping")[0].tolist()
-    is_context = np.array([number == 1 for number in encoded.sequence_ids(0)])
-    if "token_type_ids" in encoded and network.config.model_type in (
-        "distilbert",
-        "roberta",
-    ):
-        encoded.pop("token_type_ids")
-    with torch.no_grad():
-        output = network(**encoded)
-    probabilities = []
-    for logits in (output.start_logits, output.end_logits):
-        usable = is_context.copy()
-        usable[0] = True
-        row = np.where(usable, logits[0].double().numpy(), -10_000.0)
-        powers = np.exp(row - row.max())
-        row = powers / powers.sum()
-        probabilities.append(np.where(is_context, row, 0.0))
-    scores = np.triu(np.outer(*probabilities))
-    start, end = np.unravel_index(int(scores.argmax()), scores.shape)
-    return offsets[start][0], offsets[end][1], float(scores[start, end])
+    merged: dict[str, dict[str, Any]] = {}
+    takes_types = network.config.model_type not in ("distilbert", "roberta")
+    for number, ids in enumerate(encoded["input_ids"]):
+        inputs = {"input_ids": torch.tensor([ids])}
+        if takes_types:
+            inputs["token_type_ids"] = torch.tensor([encoded["token_type_ids"][number]])
+        with torch.no_grad():
+            output = network(**inputs)
+        usable = [part == 1 for part in encoded.sequence_ids(number)]
+        masked = torch.tensor([not flag for flag in usable])
+        masked[0] = False
+        rows = []
+        for logits in (output.start_logits, output.end_logits):
+            row = logits[0].double().masked_fill(masked, -10_000.0).softmax(dim=0)
+            row[0] = 0.0
+            rows.append(row)
+        table = torch.outer(*rows).triu().tril(14).numpy()
+        order = np.argsort(-table, axis=None, kind="stable")[: 2 * top_k + 10]
+        for flat in order:
+            first, last = np.unravel_index(int(flat), table.shape)
+            if not (usable[first] and usable[last]):
+                continue
+            words = [encoded.token_to_word(number, int(at)) for at in (first, last)]
+            start = encoded.word_to_chars(number, words[0], 1).start
+            end = encoded.word_to_chars(number, words[1], 1).end
+            text = context[start:end]
+            entry = {"answer": text, "start": start, "end": end, "score": 0.0}
+            entry = merged.setdefault(text.lower(), entry)
+            entry["score"] += float(table[first, last])
+    return sorted(merged.values(), key=lambda entry: -entry["score"])[:top_k]
 
 
 @pytest.mark.parametrize("name", ANSWERERS)
 def test_answers(tmp_path: Path, served: Any, name: str) -> None:
-    network, tokenizer = write_answerer(ANSWERERS[name], tmp_path / "models" / "m")
+    folder = tmp_path / "models" / "m"
+    network, tokenizer = write_answerer(ANSWERERS[name], folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = WINDOW
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     server = served()
-    for question, context in QUESTIONS:
-        start, end, score = best_span(network, tokenizer, question, context)
-        answer = server.ask("m", {"question": question, "context": context}, top_k=1)[0]
+    for top_k, (question, context) in enumerate((*QUESTIONS, *LONG_QUESTIONS), 1):
+        expected = pipeline_answers(network, tokenizer, question, context, top_k)
+        content = {"question": question, "context": context}
+        answers = server.ask("m", content, top_k=top_k)
+        scores = [entry["score"] for entry in answers]
+        assert scores == pytest.approx(
+            [entry["score"] for entry in expected], abs=TOLERANCE
+        )
+        best = expected[0]
         # A token of a byte-level vocabulary begins with its space.
-        start += len(context[start:end]) - len(context[start:end].lstrip())
-        assert (answer["start"], answer["end"]) == (start, end)
-        assert answer["score"] == pytest.approx(score, abs=TOLERANCE)
+        start = best["end"] - len(best["answer"].lstrip())
+        assert (answers[0]["start"], answers[0]["end"]) == (start, best["end"])

@@ -20,7 +20,7 @@ from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.vision.picture_input import picture_input
 from pocketserve.tensors import Array, TensorSpec
-from vision_models import facts
+from vision_models import facts, picture
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
@@ -85,6 +85,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "size": {"shortest_edge": 32},
         },
         {"crop_pct": 0.5},
+    ),
+    "size_multiple_above": (
+        {**DETR, "image_processor_type": "MaskFormerImageProcessor"},
+        {"size_divisor": 48},
     ),
     "do_flip_channel_order": (VIT, {"do_flip_channel_order": True}),
     "rescale_offset": (EFFICIENT_NET, {"rescale_offset": True}),
@@ -257,13 +261,30 @@ def test_a_default_of_the_processor_class_applies(tmp_path: Path) -> None:
     "name", ["MaskFormerImageProcessor", "Mask2FormerImageProcessor"]
 )
 @pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
-def test_padding_to_a_multiple_applies_only_to_inputs_of_a_free_size(
+def test_sides_of_a_free_size_are_rounded_up_to_a_multiple(
     tmp_path: Path, name: str, spec: TensorSpec, is_fixed: bool
 ) -> None:
     files = {
         "config.json": CONFIG,
         preprocessor_config.NAME: {"image_processor_type": name},
     }
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=spec))
+
+    assert task.name == "image-classification"
+    run = task.prepare(picture(100, 50)).runs[0]
+    shape = run["pixel_values"].shape
+    sides = tuple(spec.shape[2:]) if is_fixed else (672, 1344)
+    assert shape == (1, 3, *sides)
+    assert np.abs(run["pixel_values"][0, :, -1]).max() > 0.1  # no padding
+
+
+@pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
+def test_padding_to_a_multiple_matters_only_for_inputs_of_a_free_size(
+    tmp_path: Path, spec: TensorSpec, is_fixed: bool
+) -> None:
+    content = {**VIT, "do_pad": True, "size_divisor": 32}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
 
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=spec))
 

@@ -250,6 +250,11 @@ def complete_processor(
         **defaults,
         **{key: value for key, value in config.items() if value is not None},
     }
+    if defaults:
+        name = processor_class(config, model_type)
+        for key, classes in _READ_BY.items():
+            if name not in classes:
+                values.pop(key, None)
     usual_size = defaults.get("size")
     if values.pop("default_to_square", None) is False and usual_size is None:
         usual_size = {"shortest_edge": 0}
@@ -257,12 +262,28 @@ def complete_processor(
         values.get("size"), usual_size, values.pop("max_size", None)
     )
     values["crop_size"] = _as_sides(values.get("crop_size"), None, None)
+    if processor_class(config, model_type) in _ROUNDS_UP:
+        values["size_multiple_above"] = values.pop("size_divisor", None)
     for switch, keys in _SWITCHES.items():
         if not values.get(switch, switch in _ON_BY_DEFAULT):
             for key in keys:
                 values.pop(key, None)
     return {key: value for key, value in values.items() if value is not None}
 
+
+_READ_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "rescale_offset": ("EfficientNetImageProcessor",),
+    "include_top": ("EfficientNetImageProcessor",),
+    "crop_pct": ("ConvNextImageProcessor", "PoolFormerImageProcessor"),
+    "ensure_multiple_of": ("DPTImageProcessor",),
+}
+"""Keys that only these classes read; files of others may have them without effect."""
+
+_ROUNDS_UP: Final = (
+    "Mask2FormerImageProcessor",
+    "MaskFormerImageProcessor",
+)
+"""Classes whose ``size_divisor`` is a multiple to which sizes are rounded up; others pad."""
 
 _ON_BY_DEFAULT: Final = ("do_rescale", "do_normalize", "do_resize")
 _SWITCHES: Final = {

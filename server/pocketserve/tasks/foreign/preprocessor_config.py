@@ -59,6 +59,7 @@ _APPLIED = (
         "image_std",
     ),
     *_rows(Effect.APPLIED, _UTILS, "do_pad", "pad_size"),
+    *_rows(Effect.APPLIED, _MODELS.format("maskformer"), "size_multiple_above"),
     *_rows(Effect.APPLIED, _MODELS.format("detr"), "max_size"),
     *_rows(Effect.APPLIED, _MODELS.format("convnext"), "crop_pct"),
     *_rows(Effect.APPLIED, _MODELS.format("mobilevit"), "do_flip_channel_order"),

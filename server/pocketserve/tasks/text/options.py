@@ -38,8 +38,8 @@ class TextOptions(NamedTuple):
     end_output: Annotated[str, TomlTable.text] = ""
     pooling: Annotated[str | None, TomlTable.choice, POOLING] = None
     normalize: Annotated[bool | None, TomlTable.flag] = None
-    stride: Annotated[int, TomlTable.integer, 0, 1 << 14] = 128
-    max_answer: Annotated[int, TomlTable.integer, 1, 1000] = 30
+    stride: Annotated[int | None, TomlTable.integer, 0, 1 << 14] = None
+    max_answer: Annotated[int | None, TomlTable.integer, 1, 1000] = None
     impossible: Annotated[bool, TomlTable.flag] = False
     max_chars: Annotated[int, TomlTable.integer, 1, 10_000_000] = 200_000
 

@@ -21,9 +21,10 @@ from pocketserve.tasks.base import (
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.entries import SCORE, AnswerField, TaskCall
 from pocketserve.tasks.form import Form
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import softmax
+from pocketserve.tasks.text import answer_spans
 from pocketserve.tasks.text.encoders import full_name, token_encoder
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import read_object
@@ -35,6 +36,8 @@ NAME = "question-answering"
 TOP_K = 3
 CANDIDATES = 30  # starts and ends of which all pairs are scored, in each window
 MAX_WINDOWS = 2000
+STRIDE = 128
+MAX_ANSWER = 30
 QUESTION_SHARE = (
     0.5  # of the model's length that a question may take: the rest is for the text
 )
@@ -97,6 +100,31 @@ class QuestionAnswering:
             raise ModelLoadError(
                 f"tokenizer.json beside the model cannot be used: {fault} is not supported"
             )
+        self._stride = STRIDE if options.stride is None else options.stride
+        self._max_answer = options.max_answer or MAX_ANSWER
+        self._is_of_transformers = "model_type" in facts.json_beside(CONFIG)
+        if self._is_of_transformers:
+            self._follow_transformers()
+
+    def _follow_transformers(self) -> None:
+        """Take the defaults of transformers' pipeline.
+
+        Raises:
+            MetadataError: its models that are padded on the left take the context first.
+        """
+        options, encoder = self._options, self._encoder
+        if encoder.tokenizer.special.pad_left:
+            raise MetadataError(
+                "tokenizer_config.json beside the model has padding_side = 'left', "
+                f"which is not supported for {NAME}"
+            )
+        if options.max_length is None:
+            length = min(encoder.length, answer_spans.MAX_LENGTH)
+            self._encoder = encoder._replace(length=length)
+        if options.stride is None:
+            half = self._encoder.length // 2
+            self._stride = min(half, answer_spans.MAX_STRIDE)
+        self._max_answer = options.max_answer or answer_spans.MAX_ANSWER
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return a run a window; the context is the text, its tokens, the windows, and the tokens in front of each."""
@@ -116,8 +144,11 @@ class QuestionAnswering:
             raise invalid_input(
                 f"the question has {len(question)} tokens; this model takes 1 to {maximum}"
             )
-        tokens = [_without_space(token, text) for token in tokenizer.tokens(text)]
-        step = max(1, room - min(self._options.stride, room // 2))
+        tokens = list(tokenizer.tokens(text))
+        if not self._is_of_transformers:
+            tokens = [_without_space(token, text) for token in tokens]
+        shared = room - 1 if self._is_of_transformers else room // 2
+        step = max(1, room - min(self._stride, shared))
         starts = range(0, max(1, len(tokens) - room + step), step)
         if len(starts) > MAX_WINDOWS:
             raise invalid_input(
@@ -135,24 +166,56 @@ class QuestionAnswering:
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""
-        text, tokens, windows, before = context
-        scores: dict[tuple[int, int], float] = {}
-        no_answer = 1.0  # the least score of "no answer" of all windows
-        for run, window in zip(runs, windows, strict=True):
-            no_answer = min(no_answer, self._score_of_nothing(run, window, before))
-            for span, score in self._spans(run, window, before, tokens):
-                scores[span] = max(score, scores.get(span, 0.0))
+        text, _, windows, before = context
+        top_k = TOP_K if options.top_k is None else options.top_k
+        scores = self._scores(runs, context, top_k)
         if self._options.impossible:
-            scores[0, 0] = no_answer
+            # The least score of "no answer" of all windows.
+            scores[0, 0] = min(
+                self._score_of_nothing(run, window, before)
+                for run, window in zip(runs, windows, strict=True)
+            )
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         threshold = float("-inf") if options.threshold is None else options.threshold
         return [
             {"answer": text[start:end], "start": start, "end": end, "score": score}
-            for (start, end), score in best[
-                : TOP_K if options.top_k is None else options.top_k
-            ]
+            for (start, end), score in best[:top_k]
             if score >= threshold
         ]
+
+    def _scores(
+        self, runs: Runs, context: Any, top_k: int
+    ) -> dict[tuple[int, int], float]:
+        """Return the scores of answers by range of characters."""
+        if self._is_of_transformers:
+            return self._merged(runs, context, top_k)
+        return self._best(runs, context)
+
+    def _best(self, runs: Runs, context: Any) -> dict[tuple[int, int], float]:
+        """Return the best score of each range of characters in any window."""
+        _, tokens, windows, before = context
+        scores: dict[tuple[int, int], float] = {}
+        for run, window in zip(runs, windows, strict=True):
+            for span, score in self._spans(run, window, before, tokens):
+                scores[span] = max(score, scores.get(span, 0.0))
+        return scores
+
+    def _merged(
+        self, runs: Runs, context: Any, top_k: int
+    ) -> dict[tuple[int, int], float]:
+        """Return the scores of whole words, added over all windows."""
+        text, tokens, windows, before = context
+        answers = answer_spans.MergedAnswers(text)
+        count = answer_spans.candidate_count(top_k)
+        for run, window in zip(runs, windows, strict=True):
+            part = tokens[window.first : window.first + window.size]
+            starts, ends = (
+                row[:-1] for row in self._probabilities(run, window, before)
+            )
+            spans = answer_spans.best_spans(starts, ends, count, self._max_answer)
+            for span in spans:
+                answers.add(*answer_spans.with_whole_words(span, part), span.score)
+        return answers.scores()
 
     def form(self) -> Form:
         """Return what the task takes."""
@@ -203,7 +266,7 @@ class QuestionAnswering:
         starts, ends = (row[:-1] for row in self._probabilities(run, window, before))
         for start in np.argsort(-starts, kind="stable")[:CANDIDATES]:
             for end in np.argsort(-ends, kind="stable")[:CANDIDATES]:
-                if 0 <= end - start < self._options.max_answer:
+                if 0 <= end - start < self._max_answer:
                     yield (
                         (tokens[first + start].start, tokens[first + end].end),
                         float(starts[start] * ends[end]),

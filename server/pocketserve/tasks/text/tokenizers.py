@@ -43,7 +43,13 @@ from pocketserve.tasks.text.sentencepiece_model import (
     SentencePieceModel,
     read_model,
 )
-from pocketserve.tasks.text.tokens import Special, Token, Tokenizer, keeps_case
+from pocketserve.tasks.text.tokens import (
+    InnerToken,
+    Special,
+    Token,
+    Tokenizer,
+    keeps_case,
+)
 from pocketserve.tasks.text.wordpiece import MAX_WORD_CHARS, WORD_CHARS_LIMIT, WordPiece
 
 TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
@@ -495,14 +501,21 @@ class LibraryTokenizer:
             raise invalid_input(
                 f"the model's tokenizer cannot take this text: {str(error)[:200]}"
             ) from None
-        return (
-            Token(number, *offsets)
-            for number, offsets in zip(encoded.ids, encoded.offsets, strict=True)
-        )
+        return _tokens_of(encoded)
 
     def _number(self, *names: str) -> int:
         numbers = (self._library.token_to_id(name) for name in names)
         return next((number for number in numbers if number is not None), 0)
+
+
+def _tokens_of(encoded: Any) -> Iterator[Token]:
+    """Yield the tokens of an encoding of the library."""
+    before = None
+    rows = zip(encoded.ids, encoded.offsets, encoded.word_ids, strict=True)
+    for number, (start, end), word in rows:
+        kind = InnerToken if word is not None and word == before else Token
+        yield kind(number, start, end)
+        before = word
 
 
 def _add_missing(library: Any, tokens: Sequence[AddedToken]) -> None:

@@ -15,6 +15,21 @@ class Token(NamedTuple):
     start: int
     end: int
 
+    @property
+    def continues(self) -> bool:
+        """Return whether it is in the same word as the token before."""
+        return False
+
+
+class InnerToken(Token):
+    """A token in the same word as the one before."""
+
+    __slots__ = ()
+
+    @property
+    def continues(self) -> bool:
+        return True
+
 
 class Special(NamedTuple):
     """Special tokens around texts, and the sides at which a text is padded and cut."""

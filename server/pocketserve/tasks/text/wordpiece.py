@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from pocketserve.tasks.cancellation import checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, AddedTokens
-from pocketserve.tasks.text.tokens import Special, Token
+from pocketserve.tasks.text.tokens import InnerToken, Special, Token
 
 MAX_WORD_CHARS = 100
 WORD_CHARS_LIMIT = (
@@ -129,7 +129,9 @@ class WordPiece:
             if end is None:
                 return unknown
             number = self.vocabulary[prefix + word[start:end]]
-            pieces.append(Token(number, positions[start], positions[end - 1] + 1))
+            behind = positions[end - 1] + 1
+            kind = InnerToken if start else Token
+            pieces.append(kind(number, positions[start], behind))
             start = end
         return pieces
 

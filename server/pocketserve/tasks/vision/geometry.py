@@ -52,6 +52,7 @@ class Sizing(NamedTuple):
         within: the largest size with the picture's proportions fits into it.
         cut: share of the shorter side that is cut from the middle first and scaled to ``exact``.
         multiple: sides are rounded down to a multiple of this.
+        multiple_above: sides are rounded up to a multiple of this.
         crop: the middle of the scaled picture is cut to it; a smaller picture gets an even border.
         pad: the scaled picture is padded to it at the right and at the bottom.
         rounds: the crop's position is rounded to the nearest pixel, as torchvision does it; otherwise down.
@@ -63,6 +64,7 @@ class Sizing(NamedTuple):
     within: tuple[int, int] | None = None
     cut: tuple[float, float] | None = None
     multiple: int = 1
+    multiple_above: int = 1
     crop: tuple[int, int] | None = None
     pad: tuple[int, int] | None = None
     rounds: bool = False
@@ -91,7 +93,8 @@ class Sizing(NamedTuple):
                 sides[0] - sides[0] % self.multiple,
                 sides[1] - sides[1] % self.multiple,
             )
-        return max(1, sides[0]), max(1, sides[1])
+        sides = (max(1, sides[0]), max(1, sides[1]))
+        return round_up(sides, self.multiple_above)
 
     def _by_shortest_side(self, width: float, height: float) -> tuple[float, float]:
         short, long = min(width, height), max(width, height)
@@ -102,6 +105,12 @@ class Sizing(NamedTuple):
             new_short = float(round(exact_short))
             new_long = exact_short * long / short
         return (new_short, new_long) if width <= height else (new_long, new_short)
+
+
+def round_up(sides: tuple[int, int], multiple: int) -> tuple[int, int]:
+    """Return sides that are multiples of a number, and not smaller."""
+    width, height = sides
+    return -(-width // multiple) * multiple, -(-height // multiple) * multiple
 
 
 def place_sized(

@@ -21,11 +21,13 @@ from pocketserve.tasks.model_facts import (
     ModelFacts,
     literal,
 )
-from pocketserve.tasks.vision.geometry import Sizing
+from pocketserve.tasks.vision.geometry import Sizing, round_up
 
 MAX_SIDE = 1 << 14
 MAX_NUMBER = 1e6  # of a file's factor, mean or std
 MIN_FACTOR = 1e-9
+MULTIPLE_ABOVE = "size_multiple_above"
+"""MaskFormer's ``size_divisor``, as ``complete_processor`` calls it."""
 
 RESAMPLE = {
     0: "nearest",
@@ -331,7 +333,14 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
     if shortest and longest:
         multiple = 16 if name == "YolosImageProcessor" else 1
         pad = _config_size(config.get("pad_size"))
-        sizing = Sizing(shortest=shortest, longest=longest, multiple=multiple, pad=pad)
+        above = _side(config.get(MULTIPLE_ABOVE)) or 1
+        sizing = Sizing(
+            shortest=shortest,
+            longest=longest,
+            multiple=multiple,
+            multiple_above=above,
+            pad=pad,
+        )
         return ImageOptions(
             size=pad or (shortest, shortest), resize="stretch", sizing=sizing
         )
@@ -352,6 +361,9 @@ def _exact_size(
 ) -> tuple[int, int] | None:
     """Return the size that a picture is stretched to; DPT rounds it to a multiple."""
     exact = _config_size(dict(size))
+    above = _side(config.get(MULTIPLE_ABOVE))
+    if exact is not None and above:
+        return round_up(exact, above)
     multiple = config.get("ensure_multiple_of")
     if exact is None or type(multiple) is not int or multiple <= 1:
         return exact
