@@ -210,13 +210,13 @@ def test_damaged_rules_do_no_harm(rules: bytes) -> None:
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "not just one that stands for the unknown"),
-    "a text": (b"<unk>\n<s>\n", "no SentencePiece model"),
-    "a zip file": (b"PK\x03\x04" + bytes(100), "no SentencePiece model"),
-    "cut off": (content_of("unigram")[:900], "no SentencePiece model"),
+    "nothing": (b"", "not exactly one unknown piece"),
+    "a text": (b"<unk>\n<s>\n", "not a SentencePiece model"),
+    "a zip file": (b"PK\x03\x04" + bytes(100), "not a SentencePiece model"),
+    "cut off": (content_of("unigram")[:900], "not a SentencePiece model"),
     "a piece twice": (
         content_of("unigram") + b"\x0a\x05\x0a\x03\xe2\x96\x81",
-        "stands in it twice",
+        "has the same piece twice",
     ),
     "an empty piece": (b"\x0a\x02\x0a\x00", "a piece has 0 characters"),
     "a long piece": (
@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "no pieces for bytes": (
         content_of("unigram") + b"\x12\x03\x98\x02\x01",
-        "has no piece for each byte",
+        "some bytes have no piece",
     ),
     "rules that are none": (
         content_of("unigram") + b"\x1a\x04\x12\x02ab",
@@ -387,7 +387,7 @@ UNUSABLE: dict[str, tuple[SentencePieceTokenizer, bytes, str]] = {
     "no file": (
         SentencePieceTokenizer((), ()),
         b"",
-        "names a tokenizer, but no file of it",
+        "names a tokenizer but no vocabulary file",
     ),
     "a file that is not there": (
         SentencePieceTokenizer((AssociatedFile("other.model"),), ()),
@@ -399,7 +399,7 @@ UNUSABLE: dict[str, tuple[SentencePieceTokenizer, bytes, str]] = {
         content_of("unigram") + b"\x12\x02\x18\x05",
         "known are unigram, BPE",
     ),
-    "cut off": (NAMED, content_of("unigram")[:900], "no SentencePiece model"),
+    "cut off": (NAMED, content_of("unigram")[:900], "not a SentencePiece model"),
 }
 
 

@@ -335,7 +335,7 @@ WRONG: dict[str, tuple[list[TensorSpec], dict[str, Any], dict[str, Any], str]] =
         [*bert_inputs(), TensorSpec("pixels", "FP32", (1, 8))],
         {},
         FILES,
-        "say with text.ids",
+        "name them as text.ids",
     ),
     "no such input": (
         bert_inputs(),

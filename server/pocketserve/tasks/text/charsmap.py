@@ -1,7 +1,8 @@
-"""Normalisation as SentencePiece does it: compiled rules (NFKC and the like), and spaces.
+"""SentencePiece's normalisation: compiled rules (such as NFKC), and spaces.
 
-The rules lie in the ``.model`` file as a double-array trie over UTF-8 (the format of darts-clone) and a pool of
-replacements that end with a zero byte. It is walked as it is, for each text: what is in it need not be a tree.
+The ``.model`` file has the rules as a double-array trie over UTF-8 (the format of
+darts-clone) and a pool of zero-terminated replacements. The trie is walked as it is; it
+is untrusted and need not be a tree.
 """
 
 from __future__ import annotations
@@ -21,35 +22,43 @@ from pocketserve.tasks.text.sentencepiece_model import (
 )
 
 SPACE = "\u2581"
-MAX_RULE_CHARS = 32  # of what a rule replaces; Unicode's longest composition has six
+MAX_RULE_CHARS = 32  # replaced by one rule; Unicode's longest composition has six
 MAX_REPLACEMENT_BYTES = 256  # Unicode's longest has 33
-MAX_NORMALIZED = (
-    1 << 20
-)  # characters of a text after normalisation: a rule may make dozens of one
-MAX_WITHOUT_RULE = (
-    1 << 16
-)  # characters that are remembered; Unicode's rules have some thousand
+# Characters of a normalised text: a rule may turn one into dozens.
+MAX_NORMALIZED = 1 << 20
+MAX_WITHOUT_RULE = 1 << 16  # cached characters; Unicode's rules have some thousand
+_VALUE_BITS = 0x7FFFFFFF
+_NO_NODE = -1
+_NO_RULE = -1
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Segment(NamedTuple):
-    """A piece of a normalised text that can be cut into tokens by itself."""
+    """A part of a normalised text that can be tokenized independently.
+
+    Attributes:
+        starts: for each character, its position in the original text.
+        end: the position after the segment in the original text.
+    """
 
     text: str
-    starts: list[int]  # the position in the original text that each character came from
-    end: int  # the position of what comes next
+    starts: list[int]
+    end: int
 
 
 class CharsMap:
-    """Replaces the longest rule's match at a position.
+    """Apply the longest matching rule at a position.
 
-    The rules are the size of the trie in bytes, the trie, and the replacements; or nothing.
+    Args:
+        blob: the trie's size in bytes, the trie and the replacements; or nothing.
     """
 
     def __init__(self, blob: bytes) -> None:
         size = int.from_bytes(blob[:4], "little")
-        if blob and (len(blob) < 8 or size % 4 or not 4 <= size < len(blob) - 3):
-            raise SentencePieceError("its rules of normalisation are damaged")
+        if blob:
+            fits = 4 <= size < len(blob) - 3
+            if len(blob) < 8 or size % 4 or not fits:
+                raise SentencePieceError("its rules of normalisation are damaged")
         self._units = array("I", blob[4 : 4 + size])
         if sys.byteorder == "big":
             self._units.byteswap()
@@ -57,47 +66,57 @@ class CharsMap:
         self._without_rule: set[str] = set()
 
     def longest(self, text: str, at: int) -> tuple[str, int]:
-        """Return the replacement of the text at a position, and how many of its characters it replaces."""
+        """Return the replacement at a position, and the number of characters replaced."""
         first = text[at]
         if first in self._without_rule or not self._units:
             return first, 1
-        rule, length = -1, 1
+        rule, length = _NO_RULE, 1
         node = _offset(self._units[0])
         for index in range(at, min(len(text), at + MAX_RULE_CHARS)):
             node, value = self._step(node, text[index].encode())
-            if node < 0:
+            if node == _NO_NODE:
                 if index == at and len(self._without_rule) < MAX_WITHOUT_RULE:
                     self._without_rule.add(first)
                 break
-            if value >= 0:
+            if value != _NO_RULE:
                 rule, length = value, index - at + 1
-        if rule < 0:
+        if rule == _NO_RULE:
             return first, 1
-        end = self._pool.find(b"\0", rule, rule + MAX_REPLACEMENT_BYTES)
-        raw = self._pool[rule : rule + MAX_REPLACEMENT_BYTES if end < 0 else end]
-        return raw.decode("utf-8", errors="replace"), length
+        return self._replacement(rule), length
+
+    def _replacement(self, rule: int) -> str:
+        limit = rule + MAX_REPLACEMENT_BYTES
+        end = self._pool.find(b"\0", rule, limit)
+        if end < 0:
+            end = limit
+        return self._pool[rule:end].decode("utf-8", errors="replace")
 
     def _step(self, node: int, encoded: bytes) -> tuple[int, int]:
-        """Return the next node along one character, -1 for none, and the rule that ends there, or -1."""
+        """Follow one character; return the next node and the rule that ends there.
+
+        Either is -1 if there is none.
+        """
         units = self._units
-        leaf = False
+        is_leaf = False
         for byte in encoded:
             node ^= byte
             if node >= len(units):
-                return -1, -1
+                return _NO_NODE, _NO_RULE
             unit = units[node]
             if unit & 0x800000FF != byte:
-                return -1, -1
+                return _NO_NODE, _NO_RULE
             node ^= _offset(unit)
-            leaf = bool(unit >> 8 & 1)
-        return node, units[node] & 0x7FFFFFFF if leaf and node < len(units) else -1
+            is_leaf = bool(unit >> 8 & 1)
+        if is_leaf and node < len(units):
+            return node, units[node] & _VALUE_BITS
+        return node, _NO_RULE
 
 
 class Normalizer:
-    """A model's normalisation: rules, spaces, and pieces of the model's owner that it leaves alone.
+    """Apply a model's rules and its treatment of spaces; keep user-defined pieces.
 
     Args:
-        apart: a space behind anything else begins a new segment: no piece has one in it.
+        apart: a space after other characters begins a new segment, as no piece spans it.
     """
 
     def __init__(self, model: SentencePieceModel, *, apart: bool) -> None:
@@ -107,29 +126,46 @@ class Normalizer:
         self._before = model.add_dummy_prefix and not model.whitespace_behind
         self._behind = model.add_dummy_prefix and model.whitespace_behind
         self._apart = apart
-        self.user_defined = PrefixMatcher(
-            [
-                p
-                for p, t in zip(model.pieces, model.types, strict=True)
-                if t == PieceType.USER_DEFINED
-            ]
-        )
+        self.user_defined = PrefixMatcher(model.pieces_of(PieceType.USER_DEFINED))
 
     def segments(self, text: str) -> Iterator[Segment]:
-        """Yield the normalised text in segments; INVALID_INPUT once it becomes too long."""
+        """Yield the normalised text in segments; INVALID_INPUT if it is too long."""
         text = LONE_SURROGATES.sub("\ufffd", text)
         chars: list[str] = []
         starts: list[int] = []
-        leading, after_space = True, self._trim
+        is_blank = True
+        for at, part in self._trimmed_units(text):
+            if is_blank and self._before:
+                chars.append(self._space)
+                starts.append(at)
+            is_blank = False
+            for char in part:
+                if char == " ":
+                    char = self._space
+                if self._apart and char == SPACE and chars and chars[-1] != SPACE:
+                    yield Segment("".join(chars), starts, at)
+                    chars, starts = [], []
+                chars.append(char)
+                starts.append(at)
+        end = len(text)
+        while self._trim and chars and chars[-1] == self._space:
+            chars.pop()
+            end = starts.pop()
+        if self._behind and not is_blank:
+            chars.append(self._space)
+            starts.append(end)
+        if chars:
+            yield Segment("".join(chars), starts, end)
+
+    def _trimmed_units(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield units without leading and repeated spaces, if the model removes them."""
+        is_leading = True
+        after_space = self._trim
         total = 0
         for at, part in self._units(text):
-            if leading:
-                if self._trim and part == " ":
-                    continue
-                leading = False
-                if self._before:
-                    chars.append(self._space)
-                    starts.append(at)
+            if is_leading and self._trim and part == " ":
+                continue
+            is_leading = False
             if after_space:
                 part = part.lstrip(" ")
             total += len(part)
@@ -137,53 +173,37 @@ class Normalizer:
                 raise invalid_input(
                     f"the text has more than {MAX_NORMALIZED} characters once it is normalised"
                 )
-            for char in part:
-                char = self._space if char == " " else char
-                if self._apart and char == SPACE and chars and chars[-1] != SPACE:
-                    yield Segment("".join(chars), starts, at)
-                    chars, starts = [], []
-                chars.append(char)
-                starts.append(at)
             if part:
                 after_space = self._trim and part.endswith(" ")
-        end = len(text)
-        while self._trim and chars and chars[-1] == self._space:
-            chars.pop()
-            end = starts.pop()
-        if self._behind and not leading:
-            chars.append(self._space)
-            starts.append(end)
-        if chars:
-            yield Segment("".join(chars), starts, end)
+            yield at, part
 
     def _units(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the positions of what is replaced as a whole, and the replacements."""
+        """Yield each replaced unit's position and replacement."""
         at = next_check = 0
         while at < len(text):
             if at >= next_check:
                 checkpoint()
                 next_check = at + CHECK_INTERVAL
-            length = (
-                self.user_defined.longest(text, at) if self.user_defined.texts else 0
-            )
-            part, length = (
-                (text[at : at + length], length)
-                if length
-                else self._map.longest(text, at)
-            )
+            length = 0
+            if self.user_defined.texts:
+                length = self.user_defined.longest(text, at)
+            if length:
+                part = text[at : at + length]
+            else:
+                part, length = self._map.longest(text, at)
             yield at, part
             at += length
 
 
 class PrefixMatcher:
-    """Finds the longest of some texts at a position."""
+    """Find the longest of some texts at a position."""
 
     def __init__(self, texts: list[str]) -> None:
         self.texts = frozenset(texts)
         self._lengths = lengths_by_first(texts)
 
     def longest(self, text: str, at: int) -> int:
-        """Return the match's length; 0 where there is none."""
+        """Return the match's length, 0 without one."""
         for length in reversed(self._lengths.get(text[at], ())):
             if at + length <= len(text) and text[at : at + length] in self.texts:
                 return length
@@ -191,7 +211,7 @@ class PrefixMatcher:
 
 
 def lengths_by_first(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return the lengths of the texts with the same first character, shortest first."""
+    """Return the lengths of texts by first character, shortest first."""
     lengths: dict[str, set[int]] = {}
     for text in texts:
         lengths.setdefault(text[0], set()).add(len(text))

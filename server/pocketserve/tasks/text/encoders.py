@@ -1,9 +1,9 @@
-"""Encoders: a text becomes a model's input arrays."""
+"""Turn texts into a model's input arrays."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ _ROLE_WORDS = {
 
 
 class StringEncoder(NamedTuple):
-    """Gives a text to a model that tokenizes it itself."""
+    """Pass a text to a model that tokenizes it itself."""
 
     spec: TensorSpec
 
@@ -50,18 +50,27 @@ class StringEncoder(NamedTuple):
 
 
 class TokenEncoder(NamedTuple):
-    """Gives the numbers of a text's tokens to a model."""
+    """Pass token numbers to a model.
+
+    Attributes:
+        specs: inputs by role: ``ids`` and, if the model has them, ``mask``, ``types`` and
+            ``positions``.
+        length: the maximum number of tokens.
+        padded: tokens of a fixed-size input; 0 if it takes any number.
+        lower_case: whether the text is lower-cased before tokenization.
+    """
 
     tokenizer: Tokenizer
-    specs: Mapping[
-        str, TensorSpec
-    ]  # by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``
-    length: int  # tokens at most
-    padded: int = 0  # tokens that a fixed-size input takes; 0 if it takes any number
-    lower_case: bool = False  # the whole text, before it is tokenized
+    specs: Mapping[str, TensorSpec]
+    length: int
+    padded: int = 0
+    lower_case: bool = False
 
     def encode(self, text: str, pair: str | None = None) -> dict[str, Array]:
-        """Return the input arrays of as much of a text or a pair as the model takes, each of shape [1, tokens]."""
+        """Return the arrays of a text or pair, cut to the model's length.
+
+        Each has the shape [1, tokens].
+        """
         special = self.tokenizer.special
         around = len(special.first) + len(special.last)
         if pair is None:
@@ -70,10 +79,12 @@ class TokenEncoder(NamedTuple):
         first, second = self._all_numbers(text), self._all_numbers(pair)
         left, right = longest_first(len(first), len(second), room)
         if special.cut_left:
-            return self.arrays(
-                first[len(first) - left :], second[len(second) - right :]
-            )
-        return self.arrays(first[:left], second[:right])
+            first = first[len(first) - left :]
+            second = second[len(second) - right :]
+        else:
+            first = first[:left]
+            second = second[:right]
+        return self.arrays(first, second)
 
     def _cut(self, text: str, room: int) -> list[int]:
         tokens = self.tokenizer.tokens(self._case(text))
@@ -90,27 +101,11 @@ class TokenEncoder(NamedTuple):
     def arrays(
         self, numbers: Sequence[int], second: Sequence[int] | None = None
     ) -> dict[str, Array]:
-        """Return the input arrays of the tokens of one text or of a pair."""
+        """Return the input arrays for the tokens of one text or of a pair."""
         special = self.tokenizer.special
-        if second is None:
-            parts = [*_each(special.first), numbers, *_each(special.last)]
-            part_types = special.types_of_single()
-        elif special.pair_fault:
-            raise invalid_input(
-                f"this model takes one text, not a pair: {special.pair_fault} is not supported"
-            )
-        else:
-            parts = [
-                *_each(special.first),
-                numbers,
-                *_each(special.middle),
-                second,
-                *_each(special.last),
-            ]
-            part_types = special.types_of_pair()
         ids: list[int] = []
         types: list[int] = []
-        for part, part_type in zip(parts, part_types, strict=True):
+        for part, part_type in self._parts(numbers, second):
             ids.extend(part)
             types.extend([part_type] * len(part))
         filling = max(0, self.padded - len(ids))
@@ -120,65 +115,89 @@ class TokenEncoder(NamedTuple):
             "types": self._filled(types, special.pad_type, filling),
             "positions": list(range(len(ids) + filling)),
         }
-        arrays = {}
-        for role, spec in self.specs.items():
-            typed = not spec.open and spec.datatype != "BYTES"
-            row = np.asarray(
-                rows[role], DATATYPES[spec.datatype].typestr if typed else np.int64
+        return {
+            spec.name: _as_input(rows[role], spec) for role, spec in self.specs.items()
+        }
+
+    def _parts(
+        self, numbers: Sequence[int], second: Sequence[int] | None
+    ) -> Iterator[tuple[Sequence[int], int]]:
+        """Return token numbers and token type of each part, special tokens included."""
+        special = self.tokenizer.special
+        parts = [*_each(special.first), numbers]
+        if second is None:
+            part_types = special.types_of_single()
+        elif special.pair_fault:
+            raise invalid_input(
+                f"this model takes one text, not a pair: {special.pair_fault} is not supported"
             )
-            arrays[spec.name] = (
-                row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
-            )
-        return arrays
+        else:
+            parts += [*_each(special.middle), second]
+            part_types = special.types_of_pair()
+        parts += _each(special.last)
+        return zip(parts, part_types, strict=True)
 
     def _filled(self, row: list[int], value: int, count: int) -> list[int]:
         padding = [value] * count
         return padding + row if self.tokenizer.special.pad_left else row + padding
 
     def filling(self, count: int) -> int:
-        """Return the padding in front of so many tokens, special ones included."""
+        """Return the padding in front of ``count`` tokens, special ones included."""
         return max(0, self.padded - count) if self.tokenizer.special.pad_left else 0
 
     def is_text(self, arrays: Arrays) -> Array:
-        """Return which tokens of a run are no padding, as booleans [tokens]."""
+        """Return booleans [tokens]: False for padding."""
         ids = arrays[self.specs["ids"].name].reshape(-1)
         if "mask" in self.specs:
             mask: Array = arrays[self.specs["mask"].name].reshape(-1) != 0
             return mask
         is_text: Array = ids != self.tokenizer.special.pad
-        return is_text if self.padded and is_text.any() else np.ones(len(ids), bool)
+        if self.padded and is_text.any():
+            return is_text
+        return np.ones(len(ids), bool)
+
+
+def _as_input(row: list[int], spec: TensorSpec) -> Array:
+    """Return an input array; the shape of an open input is [1, tokens]."""
+    if spec.open or spec.datatype == "BYTES":
+        array = np.asarray(row, np.int64)
+    else:
+        array = np.asarray(row, DATATYPES[spec.datatype].typestr)
+    if len(spec.shape) == 1 and not spec.open:
+        return array
+    return array[np.newaxis]
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of a pair are kept: the longer text loses tokens until both fit.
+    """Return the token counts that fit: the longer text is cut first.
 
-    The rule is that of the ``tokenizers`` library (``truncation.rs``): where both are too long, each keeps half, and
-    the longer one the odd token.
+    The rule is that of the ``tokenizers`` library (``truncation.rs``): if both are too
+    long, each keeps half, and the longer one the odd token.
     """
     if first + second <= room:
         return first, second
     shorter = min(first, second)
-    if shorter <= room // 2:
+    half = room // 2
+    if shorter <= half:
         return (first, room - first) if first == shorter else (room - second, second)
-    small = room // 2
-    return (small, room - small) if first <= second else (room - small, small)
+    return (half, room - half) if first <= second else (room - half, half)
 
 
-def _each(numbers: Sequence[int]) -> list[tuple[int]]:
+def _each(numbers: Sequence[int]) -> list[Sequence[int]]:
     return [(number,) for number in numbers]
 
 
 def encoder_of(
     facts: ModelFacts, options: TextOptions, task: str
 ) -> StringEncoder | TokenEncoder:
-    """Set up the encoder of a model with any input for text."""
+    """Build the encoder of a model with a text input of any kind."""
     if len(facts.inputs) == 1 and facts.inputs[0].datatype == "BYTES":
         return StringEncoder(facts.inputs[0])
     return token_encoder(facts, options, task)
 
 
 def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEncoder:
-    """As :func:`encoder_of`, for a model that takes tokens."""
+    """Build the encoder of a model that takes tokens."""
     tokenizer = tokenizer_of(facts, options)
     specs = _roles(facts, options, task)
     ids = specs["ids"]
@@ -191,47 +210,56 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
 
 
 def _length(facts: ModelFacts, options: TextOptions, padded: int) -> int:
-    """Return the number of tokens at which texts are cut: a fixed-size input may take more."""
+    """Return the token limit; a fixed-size input may be larger."""
     limit = options.max_length
     if limit is None:
-        listed = facts.json_beside(SENTENCE_BERT).get("max_seq_length")
-        if type(listed) is int and 2 <= listed <= MAX_LENGTH:
-            limit = min(listed, usable_positions(facts.json_beside(CONFIG)) or listed)
-        else:
-            limit = token_limit(facts, padded or DEFAULT_LENGTH)
+        limit = _declared_length(facts, padded)
     return min(limit, padded) if padded else limit
 
 
+def _declared_length(facts: ModelFacts, padded: int) -> int:
+    listed = facts.json_beside(SENTENCE_BERT).get("max_seq_length")
+    if type(listed) is not int or not 2 <= listed <= MAX_LENGTH:
+        return token_limit(facts, padded or DEFAULT_LENGTH)
+    return min(listed, usable_positions(facts.json_beside(CONFIG)) or listed)
+
+
 def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
-    """Return a tensor's name in the metadata, which says most; else its own and its signature's."""
+    """Return a tensor's name in the metadata, else its own and its signature's."""
     return (metadata.name or " ".join((spec.name, *spec.aliases))).casefold()
 
 
 def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
-    """Return the inputs by role, as the manifest says or else as their names say."""
-    names = (("ids", options.ids), ("mask", options.mask), ("types", options.types))
-    roles = {
-        role: named_tensor(facts.inputs, f"text.{role}", name)
-        for role, name in names
-        if name
-    }
-    left = [
-        (full_name(spec, facts.input_metadata(number)), spec)
-        for number, spec in enumerate(facts.inputs)
-    ]
-    left = [(name, spec) for name, spec in left if spec not in roles.values()]
+    """Assign the inputs to roles by the manifest, else by their names."""
+    declared = {"ids": options.ids, "mask": options.mask, "types": options.types}
+    roles = {}
+    for role, name in declared.items():
+        if name:
+            roles[role] = named_tensor(facts.inputs, f"text.{role}", name)
+    remaining: list[tuple[str, TensorSpec]] = []
+    for number, spec in enumerate(facts.inputs):
+        if spec not in roles.values():
+            remaining.append((full_name(spec, facts.input_metadata(number)), spec))
     for role, words in _ROLE_WORDS.items():
-        match = next(
-            (pair for pair in left if any(word in pair[0] for word in words)), None
-        )
+        match = _first_match(remaining, words)
         if role not in roles and match is not None:
             roles[role] = match[1]
-            left.remove(match)
-    if "ids" not in roles and len(left) == 1:
-        roles["ids"] = left.pop()[1]
-    if left or "ids" not in roles:
+            remaining.remove(match)
+    if "ids" not in roles and len(remaining) == 1:
+        roles["ids"] = remaining.pop()[1]
+    if remaining or "ids" not in roles:
         inputs = ", ".join(spec.name for spec in facts.inputs)
         raise ModelLoadError(
-            f"model.toml: task {task}: say with text.ids, text.mask, text.types what {inputs} take"
+            f"model.toml: task {task}: the roles of the inputs {inputs} are unclear; "
+            "name them as text.ids, text.mask and text.types"
         )
     return roles
+
+
+def _first_match(
+    named_specs: Sequence[tuple[str, TensorSpec]], words: Sequence[str]
+) -> tuple[str, TensorSpec] | None:
+    for name, spec in named_specs:
+        if any(word in name for word in words):
+            return name, spec
+    return None

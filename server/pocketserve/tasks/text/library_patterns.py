@@ -1,7 +1,9 @@
-"""Regular expressions of a ``tokenizer.json``, for a library whose matcher backtracks and cannot be stopped.
+"""Check the regular expressions of a ``tokenizer.json``.
 
-The pre-tokenizers of GPT, Llama, Qwen, DeepSeek, Bloom and CLIP repeat characters and classes, at most two in an
-alternative, and never a group. Whatever can take exponential time repeats a group, or refers back to one.
+The library's matcher backtracks and cannot be interrupted. The pre-tokenizers of GPT,
+Llama, Qwen, DeepSeek, Bloom and CLIP repeat characters and classes, at most two in an
+alternative, and never a group. Patterns that can take exponential time repeat a group
+or refer back to one.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_PATTERN_CHARS = 4000
-MAX_REPEATS = 2  # in one alternative: what each more of them tries on a text is multiplied by the text's length
+# In one alternative: each further one multiplies the time by the text's length.
+MAX_REPEATS = 2
 _PART = re.compile(
     r"""(?P<refers>\\[1-9kgRXK])
     |\\[pP]\{\^?\w{1,40}\}|\\x\{[0-9a-fA-F]{1,8}\}|\\.
@@ -28,49 +31,65 @@ _IN_CLASS = re.compile(r"\\.|(?P<opens>\[\^?\]?)|(?P<closes>\])|[^\\\[\]]", re.D
 
 
 def patterns_in(part: Any) -> Iterator[str]:
-    """Yield every regular expression of a pipeline's part, as its JSON has it."""
+    """Yield every regular expression in the JSON of a pipeline's part."""
     if isinstance(part, dict):
-        if isinstance(pattern := part.get("Regex"), str):
+        pattern = part.get("Regex")
+        if isinstance(pattern, str):
             yield pattern
         part = [*part.values()]
-    for inner in part if isinstance(part, list) else ():
-        yield from patterns_in(inner)
+    if isinstance(part, list):
+        for inner in part:
+            yield from patterns_in(inner)
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError for a pattern that repeats a group, refers back, or repeats too much."""
+    """Reject a pattern that repeats groups, refers back or repeats too often.
+
+    Raises:
+        ValueError: says why.
+    """
+    quoted = f"its pattern {pattern[:60]!r}"
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise ValueError(
-            f"its pattern {pattern[:60]!r} has more than {MAX_PATTERN_CHARS} characters"
-        )
-    at, depth, repeats, before = 0, 0, 0, ""
+        raise ValueError(f"{quoted} has more than {MAX_PATTERN_CHARS} characters")
+    at = depth = repeats = 0
+    before = ""
     while at < len(pattern):
         part = _PART.match(pattern, at)
-        kind = "" if part is None else part.lastgroup or ""
-        twice = kind in ("several", "maybe") and before in ("several", "maybe")
-        if (
-            part is None
-            or kind == "refers"
-            or twice
-            or (kind == "several" and before == "closes")
-        ):
+        kind = (part.lastgroup or "") if part is not None else "refers"
+        if part is None or not _may_follow(kind, before):
             raise ValueError(
-                f"its pattern {pattern[:60]!r} repeats a group, or has what is not known here"
+                f"{quoted} repeats a group, or has syntax that is not supported"
             )
-        at = part.end() if kind != "in_class" else _behind_class(pattern, part.end())
-        depth += (kind == "opens") - (kind == "closes")
-        repeats = (
-            0 if kind == "either" and depth == 0 else repeats + (kind == "several")
-        )
+        at = part.end()
+        if kind == "in_class":
+            at = _behind_class(pattern, at)
+        elif kind == "opens":
+            depth += 1
+        elif kind == "closes":
+            depth -= 1
+        elif kind == "several":
+            repeats += 1
+        elif kind == "either" and depth == 0:
+            repeats = 0
         if repeats > MAX_REPEATS or depth < 0:
             raise ValueError(
-                f"its pattern {pattern[:60]!r} has more than {MAX_REPEATS} repetitions in an alternative"
+                f"{quoted} has more than {MAX_REPEATS} repetitions in an alternative"
             )
         before = kind
 
 
+def _may_follow(kind: str, before: str) -> bool:
+    """Return whether a kind of part is allowed after another."""
+    if kind == "refers":
+        return False
+    if kind == "several" and before == "closes":
+        return False
+    quantifiers = ("several", "maybe")
+    return not (kind in quantifiers and before in quantifiers)
+
+
 def _behind_class(pattern: str, at: int) -> int:
-    """Return the position behind a class that began before ``at``; classes may hold others."""
+    """Return the position after a class that began before ``at``; classes may nest."""
     depth = 1
     while depth:
         part = _IN_CLASS.match(pattern, at)

@@ -10,13 +10,15 @@ POOLING = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lastto
 
 
 class TextOptions(NamedTuple):
-    """The manifest's ``[text]``; see ``docs/tasks.md``. None leaves a key to the files in or beside the model.
+    """The manifest's ``[text]``; see ``docs/tasks.md``.
+
+    None leaves a key to the files in or beside the model.
 
     Attributes:
-        ids, mask, types, output: names of tensors that their names do not explain.
-        stride: tokens that neighbouring windows of a long context share.
-        max_answer: tokens of an answer at most.
-        impossible: whether "no answer", an empty text with its score, may be among the answers.
+        ids: name of the tensor, if it is not obvious; also ``mask``, ``types``, ``output``.
+        stride: tokens that adjacent windows of a long context share.
+        max_answer: maximum tokens of an answer.
+        impossible: whether "no answer", an empty text with its score, may be an answer.
     """
 
     tokenizer: Annotated[

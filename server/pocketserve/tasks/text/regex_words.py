@@ -1,7 +1,8 @@
-"""The word splitter of TFLite's text classifiers: words stand between a delimiter's matches.
+"""The word splitter of TFLite's text classifiers: words are separated by a delimiter.
 
-The delimiter comes with a model file, so it is not to be trusted. Python's matcher can be driven into exponential
-time; the matcher that such patterns were written for cannot. Only patterns that cannot do that here are accepted.
+The delimiter comes with an untrusted model file. Python's matcher can be driven into
+exponential time, unlike the matcher that such patterns were written for. Only patterns
+of linear time are accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_PATTERN_CHARS = 400
 _AMBIGUOUS = ("[:", "[[", "--", "&&", "~~", "||")
-# A shorthand, an escaped sign, a class (a bracket in front stands for itself; no escaped digits), or a character.
+# A shorthand, an escaped sign, a class (a leading bracket is literal; no escaped
+# digits), or a character.
 _ATOM = (
     r"(?:\\[wWsSdDtnr]|\\[^\w\s]|\[\^?+\]?+(?:\\\D|[^\\\]])*+\]|[^\\\[\](){}*+?|^$.])"
 )
@@ -23,7 +25,7 @@ _SIMPLE = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*+")
 
 
 class RegexWords:
-    """Looks up the words between matches of a delimiter.
+    """Look up the words between matches of a delimiter.
 
     Args:
         delimiter: see :func:`compile_delimiter`.
@@ -45,32 +47,32 @@ class RegexWords:
 
     def tokens(self, text: str) -> Iterator[Token]:
         start = 0
+        unknown = self.special.unknown
         for begin, end in self._delimiters(text):
             if begin > start:
-                word = (
-                    text[start:begin].lower() if self._lower_case else text[start:begin]
-                )
-                yield Token(
-                    self._vocabulary.get(word, self.special.unknown), start, begin
-                )
+                word = text[start:begin]
+                if self._lower_case:
+                    word = word.lower()
+                yield Token(self._vocabulary.get(word, unknown), start, begin)
             start = end
 
     def _delimiters(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of matches, and of the text's end, block by block: the matcher cannot be stopped."""
+        """Yield the ranges of matches, and the text's end.
+
+        The text is searched block by block, as the matcher cannot be interrupted. Except for
+        its repetition, a match is no longer than its pattern. So one that begins in a block
+        is found if the search reaches that far beyond the block.
+        """
         at = 0
         while at < len(text):
             checkpoint()
-            block = (
-                at + CHECK_INTERVAL
-            )  # what begins before it is found as in the whole text: but for its repetition,
-            end = min(
-                len(text), block + MAX_PATTERN_CHARS
-            )  # a match is no longer than its pattern
-            match = self._delimiter.search(text, at, end)
-            if match is None or match.start() >= block:
-                at = block
+            block_end = at + CHECK_INTERVAL
+            search_end = min(len(text), block_end + MAX_PATTERN_CHARS)
+            match = self._delimiter.search(text, at, search_end)
+            if match is None or match.start() >= block_end:
+                at = block_end
                 continue
-            if match.end() == end:
+            if match.end() == search_end:
                 match = self._delimiter.match(text, match.start()) or match
             yield match.span()
             at = match.end()
@@ -78,37 +80,31 @@ class RegexWords:
 
 
 def compile_delimiter(pattern: str) -> re.Pattern[str]:
-    r"""Compile a delimiter of linear time: alternatives of characters and classes, a repetition only at the end.
+    r"""Compile a delimiter that matches in linear time.
 
-    Shorthand classes such as ``\w`` mean ASCII, as in the matcher that the patterns were written for.
+    It consists of alternatives of characters and classes, with a repetition only at the
+    end. Shorthand classes such as ``\w`` mean ASCII, as in the original matcher.
 
     Raises:
-        ValueError: the pattern is of another form.
+        ValueError: the pattern has another form.
     """
+    quoted = f"the delimiter {pattern[:80]!r}"
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise ValueError(
-            f"the delimiter {pattern[:80]!r} has more than {MAX_PATTERN_CHARS} characters"
-        )
+        raise ValueError(f"{quoted} has more than {MAX_PATTERN_CHARS} characters")
     inner = pattern
     while inner.startswith("(") and inner.endswith(")") and not inner.startswith("(?"):
         inner = inner[1:-1]
-    ambiguous = next((part for part in _AMBIGUOUS if part in inner), None)
-    if ambiguous is not None:
-        raise ValueError(
-            f"the delimiter {pattern[:80]!r} has {ambiguous!r}, which other matchers read differently"
-        )
+    for part in _AMBIGUOUS:
+        if part in inner:
+            raise ValueError(
+                f"{quoted} has {part!r}, which other matchers read differently"
+            )
     if not _SIMPLE.fullmatch(inner):
-        raise ValueError(
-            f"the delimiter {pattern[:80]!r} is not a simple list of characters and classes"
-        )
+        raise ValueError(f"{quoted} is not a simple list of characters and classes")
     try:
         compiled = re.compile(inner, re.ASCII)
     except (re.error, OverflowError) as error:
-        raise ValueError(
-            f"the delimiter {pattern[:80]!r} cannot be read: {error}"
-        ) from None
+        raise ValueError(f"{quoted} cannot be read: {error}") from None
     if compiled.match(""):
-        raise ValueError(
-            f"the delimiter {pattern[:80]!r} can match nothing, so that words end nowhere"
-        )
+        raise ValueError(f"{quoted} can match the empty text, so no word would end")
     return compiled

@@ -1,10 +1,12 @@
-"""SentencePiece: a text becomes the likeliest pieces (unigram), pieces that are merged pair by pair (BPE), its words
-(word) or its characters (char).
+"""SentencePiece tokenization.
 
-A text of n characters costs n times the number of lengths that pieces have (unigram), n log n (BPE) or n.
+A text becomes its likeliest pieces (unigram), pieces merged pair by pair (BPE), words or
+characters. For n characters the cost is n times the number of different piece lengths
+(unigram), n log n (BPE) or n.
 
-Written here because the library is C++, which a phone would have to compile. Scores are added in single precision, as
-the library does: where two ways to cut a text are as good, that decides.
+Written in Python because the library is C++, which a phone would have to compile. Scores
+are added in single precision, as the library does: rounding decides between two equally
+good ways to split a text.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import heapq
 import itertools
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from pocketserve.tasks.cancellation import enumerate_cancellable
 from pocketserve.tasks.text.charsmap import SPACE, Normalizer, lengths_by_first
@@ -25,23 +27,25 @@ from pocketserve.tasks.text.sentencepiece_model import (
 )
 from pocketserve.tasks.text.tokens import Special, Token
 
-UNKNOWN_PENALTY = (
-    10.0  # an unknown character scores this much less than the rarest piece
-)
-POSITION_INTERVAL = 256  # positions of a text between two checkpoints: at each one up to 128 pieces are looked up
+# An unknown character scores this much less than the rarest piece.
+UNKNOWN_PENALTY = 10.0
+# Positions between two checkpoints; each looks up as many as 128 pieces.
+POSITION_INTERVAL = 256
 _FLOAT = struct.Struct("<f")
 _WORD = re.compile(f".[^{SPACE}]*", re.DOTALL)
-Piece = tuple[int, int, int]  # number, first character, behind the last; in a segment
-_Candidate = tuple[
-    float, int, int, int
-]  # less the score; where the left piece begins, the right one, and its end
+Piece = tuple[int, int, int]  # number, start and end in a segment
+# Negative score, start of the left symbol, start of the right one, and its end.
+_MergeCandidate = tuple[float, int, int, int]
 
 
 class SentencePiece:
-    """The tokenizer of a ``.model`` file; ``lower_case`` makes letters small before anything else.
+    """Tokenize texts with a ``.model`` file.
+
+    Args:
+        lower_case: lower-case the text first.
 
     Raises:
-        SentencePieceError: the model lacks what it says that it has.
+        SentencePieceError: the model lacks a part that it declares.
     """
 
     def __init__(
@@ -50,101 +54,75 @@ class SentencePiece:
         self.special = special
         self.model = model
         self._lower = lower_case
-        usable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
-        if model.kind in (ModelKind.WORD, ModelKind.CHAR):
-            usable.add(
-                PieceType.BYTE
-            )  # these only look pieces up: one that is spelled out in a text is found
-        numbers = {
-            p: n
-            for n, (p, t) in enumerate(zip(model.pieces, model.types, strict=True))
-            if t in usable
-        }
+        self._unused = frozenset(model.numbers_of(PieceType.UNUSED))
+        numbers = _usable_numbers(model)
         self._normalizer = Normalizer(model, apart=_words_are_apart(model, numbers))
-        # The library never gives an unused piece, but merges by it on the way.
-        self._unused = frozenset(
-            n for n, kind in enumerate(model.types) if kind == PieceType.UNUSED
-        )
         if model.kind is ModelKind.UNIGRAM:
-            numbers = {
-                piece: number
-                for piece, number in numbers.items()
-                if number not in self._unused
-            }
+            # The library never returns an unused piece; only BPE merges through it.
+            for number in self._unused:
+                numbers.pop(model.pieces[number], None)
         self._numbers = numbers
         self._lengths = lengths_by_first([*numbers])
         self._bytes = _byte_numbers(model) if model.byte_fallback else ()
-        normal = [
-            s
-            for s, t in zip(model.scores, model.types, strict=True)
-            if t == PieceType.NORMAL
-        ]
+        normal = [model.scores[n] for n in model.numbers_of(PieceType.NORMAL)]
         self._unknown_score = min(normal, default=0.0) - UNKNOWN_PENALTY
-        # The scores of what the owner defined make sure that it is taken.
         best = max(normal, default=0.0)
-        owned = [
-            n for n, kind in enumerate(model.types) if kind == PieceType.USER_DEFINED
-        ]
-        self._owned_scores = {
-            n: _single(len(model.pieces[n].encode()) * best) - 0.1 for n in owned
-        }
+        self._user_scores = _user_defined_scores(model, best)
 
     def tokens(self, text: str) -> Iterator[Token]:
         if self._lower:
-            lowered = ((char, char.lower()) for _, char in enumerate_cancellable(text))
-            text = "".join(
-                lower if len(lower) == 1 else char for char, lower in lowered
-            )
-        unknown: Token | None = None  # unknown pieces behind each other are one
+            text = _lower_case(text)
+        unknown: Token | None = None  # consecutive unknown pieces become one
         score = 0.0
         for segment in self._normalizer.segments(text):
-            pieces, score = self._cut(segment.text, score)
-            for number, first, behind in pieces:
+            pieces, score = self._split_segment(segment.text, score)
+            for number, first, last in pieces:
                 start = segment.starts[first]
-                end = (
-                    segment.starts[behind]
-                    if behind < len(segment.starts)
-                    else segment.end
-                )
+                end = segment.end
+                if last < len(segment.starts):
+                    end = segment.starts[last]
                 if number != self.model.unknown:
                     if unknown is not None:
                         yield unknown
                         unknown = None
                     yield Token(number, start, end)
-                elif (
-                    self._bytes
-                ):  # the last byte stands for the character, the others for nothing
-                    encoded = segment.text[first:behind].encode()
-                    for byte in encoded[:-1]:
-                        yield Token(self._bytes[byte], start, start)
-                    yield Token(self._bytes[encoded[-1]], start, end)
+                elif self._bytes:
+                    yield from self._byte_tokens(segment.text[first:last], start, end)
+                elif unknown is None:
+                    unknown = Token(number, start, end)
                 else:
-                    unknown = Token(
-                        number, start if unknown is None else unknown.start, end
-                    )
+                    unknown = Token(number, unknown.start, end)
         if unknown is not None:
             yield unknown
 
-    def _cut(self, text: str, before: float) -> tuple[list[Piece], float]:
-        """Return a segment's pieces, and the sum of the scores that counts for the next one."""
+    def _byte_tokens(self, text: str, start: int, end: int) -> Iterator[Token]:
+        """Yield a token per UTF-8 byte; only the last one covers the range."""
+        encoded = text.encode()
+        for byte in encoded[:-1]:
+            yield Token(self._bytes[byte], start, start)
+        yield Token(self._bytes[encoded[-1]], start, end)
+
+    def _split_segment(self, text: str, before: float) -> tuple[list[Piece], float]:
+        """Return a segment's pieces and the sum of all scores so far."""
         kind = self.model.kind
         if kind is ModelKind.UNIGRAM:
             return self._likeliest(text, before)
         if kind is ModelKind.BPE:
             return self._merged(text), before
-        # Each space begins a word, whatever the model says of where its spaces stand.
-        words = (match.span() for match in _WORD.finditer(text))
-        ranges = enumerate_cancellable(
-            words if kind is ModelKind.WORD else self._symbols(text)
-        )
+        if kind is ModelKind.WORD:
+            # A word starts at a space, even if the model puts spaces behind words.
+            ranges: Iterator[tuple[int, int]] = (m.span() for m in _WORD.finditer(text))
+        else:
+            ranges = self._symbols(text)
         unknown = self.model.unknown
-        return [
-            (self._numbers.get(text[start:end], unknown), start, end)
-            for _, (start, end) in ranges
-        ], before
+        pieces = []
+        for _, (start, end) in enumerate_cancellable(ranges):
+            number = self._numbers.get(text[start:end], unknown)
+            pieces.append((number, start, end))
+        return pieces, before
 
     def _symbols(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of characters, and of what the owner defined."""
+        """Yield the ranges of single characters and user-defined pieces."""
         at = 0
         longest = self._normalizer.user_defined.longest
         while at < len(text):
@@ -153,137 +131,203 @@ class SentencePiece:
             at = end
 
     def _likeliest(self, text: str, before: float) -> tuple[list[Piece], float]:
-        """Return the pieces whose scores have the highest sum (Viterbi), and that sum, added to that of the segments
-        before, which decides how sums are rounded.
+        """Return the pieces with the highest total score (Viterbi), and that total.
+
+        The total continues the sum of the previous segments, whose size affects rounding.
         """
         size = len(text)
+        unknown = self.model.unknown
         sums: list[float | None] = [before, *[None] * size]
-        origins, numbers = [0] * (size + 1), [self.model.unknown] * (size + 1)
-        scores, owned, known_pieces = (
-            self.model.scores,
-            self._owned_scores,
-            self._numbers,
-        )
+        origins = [0] * (size + 1)
+        numbers = [unknown] * (size + 1)
+        scores = self.model.scores
+        user_scores = self._user_scores
+        known = self._numbers
 
         for start, first in enumerate_cancellable(text, POSITION_INTERVAL):
             start_sum = sums[start]
-            assert (
-                start_sum is not None
-            )  # every character is a piece or unknown, so that every position is reached
-            alone = False
+            # Each character is a piece or unknown, so every position is reached.
+            assert start_sum is not None
+            has_single = False
             for length in self._lengths.get(first, ()):
                 end = start + length
-                number = known_pieces.get(text[start:end], -1)
+                number = known.get(text[start:end], -1)
                 if number < 0 or end > size:
                     continue
-                alone = alone or length == 1
-                total = start_sum + (
-                    owned[number] if number in owned else scores[number]
-                )
+                has_single = has_single or length == 1
+                score = user_scores.get(number)
+                total = start_sum + (scores[number] if score is None else score)
                 best = sums[end]
                 if best is None or total > best:
-                    sums[end], origins[end], numbers[end] = (
-                        _single(total),
-                        start,
-                        number,
-                    )
+                    sums[end] = _single(total)
+                    origins[end] = start
+                    numbers[end] = number
+            if has_single:
+                continue
             total = _single(start_sum + self._unknown_score)
             best = sums[start + 1]
-            if not alone and (best is None or total > best):
-                sums[start + 1], origins[start + 1], numbers[start + 1] = (
-                    total,
-                    start,
-                    self.model.unknown,
-                )
-        pieces: list[Piece] = []
-        end = size
-        while end > 0:
-            pieces.append((numbers[end], origins[end], end))
-            end = origins[end]
-        return pieces[::-1], sums[size] or 0.0
+            if best is None or total > best:
+                sums[start + 1] = total
+                origins[start + 1] = start
+                numbers[start + 1] = unknown
+        return _backtrack(origins, numbers), sums[size] or 0.0
 
     def _merged(self, text: str) -> list[Piece]:
-        """Merge neighbours, those first that make the piece with the highest score, from the left."""
-        numbers, scores, unused = self._numbers, self.model.scores, self._unused
-        user_defined = self._normalizer.user_defined.texts
-        ends = [0] * (len(text) + 1)  # of symbols by their starts; 0 where none starts
-        before = [0] * (len(text) + 1)  # the start of the symbol in front
-        owned: set[int] = set()
-        halves: dict[str, int] = {}  # of unused pieces: the length of the left one
-        agenda: list[_Candidate] = []
+        """Return the pieces of a text by merging pairs (BPE)."""
+        symbols = self._symbols(text)
+        merging = _PairMerging(text, self._numbers, self.model.scores, self._unused)
+        merging.add_symbols(symbols, self._normalizer.user_defined.texts)
+        merging.run()
+        pieces: list[Piece] = []
+        for _, (start, end) in enumerate_cancellable(merging.ranges()):
+            pieces += self._split_unused(text, start, end, merging.halves)
+        return pieces
 
-        def propose(left: int, right: int) -> None:
-            piece = text[left : ends[right]]
-            number = numbers.get(piece)
-            if number is None or left in owned or right in owned:
-                return
-            heapq.heappush(agenda, (-scores[number], left, right, ends[right]))
-            if number in unused:
-                halves[piece] = right - left
-
-        for _, (start, end) in enumerate_cancellable(self._symbols(text)):
-            ends[start], before[end] = end, start
-            if end - start > 1 or text[start] in user_defined:
-                owned.add(start)
-            if start:
-                propose(before[start], start)
-        for _, (_, left, right, end) in enumerate_cancellable(_drain(agenda)):
-            if ends[left] == right and ends[right] == end:
-                ends[left], ends[right], before[end] = end, 0, left
-                if left:
-                    propose(before[left], left)
-                propose(left, end)
-        starts = enumerate_cancellable(itertools.compress(range(len(text)), ends))
-        return [
-            piece
-            for _, start in starts
-            for piece in self._split(text, start, ends[start], halves)
-        ]
-
-    def _split(
+    def _split_unused(
         self, text: str, start: int, end: int, halves: Mapping[str, int]
     ) -> Iterator[Piece]:
-        """Yield a merged piece; of an unused one the two that it was merged from."""
+        """Yield a merged piece; an unused one is split into the two it was merged from."""
         half = halves.get(text[start:end])
         if half is None:
             yield self._numbers.get(text[start:end], self.model.unknown), start, end
         else:
-            yield from self._split(text, start, start + half, halves)
-            yield from self._split(text, start + half, end, halves)
+            yield from self._split_unused(text, start, start + half, halves)
+            yield from self._split_unused(text, start + half, end, halves)
 
 
-def _drain(heap: list[_Candidate]) -> Iterator[_Candidate]:
-    """Yield the least item, and so on until none is left; others may be pushed meanwhile."""
+class _PairMerging:
+    """Merge adjacent symbols, the pair with the highest score first.
+
+    Attributes:
+        halves: for each unused piece, the length of its left part.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        numbers: Mapping[str, int],
+        scores: Sequence[float],
+        unused: Set[int],
+    ) -> None:
+        self.halves: dict[str, int] = {}
+        self._text = text
+        self._numbers = numbers
+        self._scores = scores
+        self._unused = unused
+        # The end of the symbol that starts at a position; 0 if none starts there.
+        self._ends = [0] * (len(text) + 1)
+        # The start of the symbol that ends at a position.
+        self._before = [0] * (len(text) + 1)
+        self._fixed: set[int] = set()  # starts of user-defined symbols
+        self._candidates: list[_MergeCandidate] = []
+
+    def add_symbols(
+        self, ranges: Iterator[tuple[int, int]], user_defined: Set[str]
+    ) -> None:
+        for _, (start, end) in enumerate_cancellable(ranges):
+            self._ends[start] = end
+            self._before[end] = start
+            if end - start > 1 or self._text[start] in user_defined:
+                self._fixed.add(start)
+            if start:
+                self._propose(self._before[start], start)
+
+    def run(self) -> None:
+        ends, before = self._ends, self._before
+        for _, candidate in enumerate_cancellable(_drain(self._candidates)):
+            _, left, right, end = candidate
+            if ends[left] != right or ends[right] != end:
+                continue  # outdated: one of the two has been merged meanwhile
+            ends[left] = end
+            ends[right] = 0
+            before[end] = left
+            if left:
+                self._propose(before[left], left)
+            self._propose(left, end)
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield start and end of each symbol."""
+        for start in itertools.compress(range(len(self._text)), self._ends):
+            yield start, self._ends[start]
+
+    def _propose(self, left: int, right: int) -> None:
+        end = self._ends[right]
+        piece = self._text[left:end]
+        number = self._numbers.get(piece)
+        if number is None or left in self._fixed or right in self._fixed:
+            return
+        candidate = (-self._scores[number], left, right, end)
+        heapq.heappush(self._candidates, candidate)
+        if number in self._unused:
+            self.halves[piece] = right - left
+
+
+def _usable_numbers(model: SentencePieceModel) -> dict[str, int]:
+    """Return the numbers of the pieces that a text may be split into."""
+    types = [PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED]
+    if model.kind in (ModelKind.WORD, ModelKind.CHAR):
+        # These only look pieces up, so a byte's piece that a text contains is found.
+        types.append(PieceType.BYTE)
+    return {model.pieces[number]: number for number in model.numbers_of(*types)}
+
+
+def _user_defined_scores(model: SentencePieceModel, best: float) -> dict[int, float]:
+    """Return scores that make user-defined pieces win."""
+    scores = {}
+    for number in model.numbers_of(PieceType.USER_DEFINED):
+        size = len(model.pieces[number].encode())
+        scores[number] = _single(size * best) - 0.1
+    return scores
+
+
+def _lower_case(text: str) -> str:
+    """Lower-case each character that stays one character."""
+    chars = []
+    for _, char in enumerate_cancellable(text):
+        lower = char.lower()
+        chars.append(lower if len(lower) == 1 else char)
+    return "".join(chars)
+
+
+def _backtrack(origins: Sequence[int], numbers: Sequence[int]) -> list[Piece]:
+    """Return the best path's pieces, from the first to the last."""
+    pieces: list[Piece] = []
+    end = len(origins) - 1
+    while end > 0:
+        pieces.append((numbers[end], origins[end], end))
+        end = origins[end]
+    pieces.reverse()
+    return pieces
+
+
+def _drain(heap: list[_MergeCandidate]) -> Iterator[_MergeCandidate]:
+    """Pop items until the heap is empty; more may be pushed meanwhile."""
     while heap:
         yield heapq.heappop(heap)
 
 
 def _words_are_apart(model: SentencePieceModel, pieces: Iterable[str]) -> bool:
-    """Return whether each word can be cut by itself: no piece has a space behind anything else."""
+    """Return whether words can be split independently: no piece spans a space."""
     if model.kind is ModelKind.WORD:
         return True
-    if (
-        model.whitespace_behind
-        or not model.escape_whitespaces
-        or PieceType.UNUSED in model.types
-    ):
+    if model.whitespace_behind or not model.escape_whitespaces:
+        return False
+    if PieceType.UNUSED in model.types:
         return False
     return not any(SPACE in piece.lstrip(SPACE) or " " in piece for piece in pieces)
 
 
 def _byte_numbers(model: SentencePieceModel) -> tuple[int, ...]:
-    numbers = {
-        model.pieces[n]: n
-        for n, kind in enumerate(model.types)
-        if kind == PieceType.BYTE
-    }
-    if len(numbers) != 256 or any(
-        f"<0x{byte:02X}>" not in numbers for byte in range(256)
-    ):
+    by_piece = {}
+    for number in model.numbers_of(PieceType.BYTE):
+        by_piece[model.pieces[number]] = number
+    numbers = [by_piece.get(f"<0x{byte:02X}>") for byte in range(256)]
+    known = [number for number in numbers if number is not None]
+    if len(by_piece) != 256 or len(known) != 256:
         raise SentencePieceError(
-            "it says that unknown characters become bytes, but has no piece for each byte"
+            "unknown characters should become bytes, but some bytes have no piece"
         )
-    return tuple(numbers[f"<0x{byte:02X}>"] for byte in range(256))
+    return tuple(known)
 
 
 def _single(value: float) -> float:

@@ -1,4 +1,4 @@
-"""A text in, the likeliest classes out."""
+"""Classify a text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAME = "text-classification"
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether the file's metadata has a tokenizer, and labels of the only output."""
+    """Return whether the metadata has a tokenizer and the only output has labels."""
     labelled = len(facts.outputs) == 1 and bool(
         facts.output_metadata(0).associated_files
     )
@@ -41,7 +41,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def _check_rows(spec: TensorSpec) -> None:
-    """Raise if an output has scores for each token, as taggers and language models have."""
+    """Raise if an output has scores per token, as of taggers and language models."""
     if len(spec.shape) > 2 and any(length != 1 for length in spec.shape[1:-1]):
         raise ModelLoadError(
             f"model.toml: task {NAME} needs one row of scores for a text, but output {spec.name!r} has the shape "
@@ -50,16 +50,17 @@ def _check_rows(spec: TensorSpec) -> None:
 
 
 class _Counted(NamedTuple):
-    """A request that asked for usage: whether it was a list, and its tokens."""
+    """The context of a request that asked for usage."""
 
     many: bool
     tokens: int
 
 
 class TextClassification:
-    """Takes a text in UTF-8, or JSON: a text, a pair ``{"text": ..., "text_pair": ...}``, or a list of either.
+    """Classify UTF-8 text, or a JSON text, pair, or list of these.
 
-    Texts of more than ``max_chars`` are refused; what a model cannot take of shorter ones is cut off.
+    A pair is ``{"text": ..., "text_pair": ...}``. Texts of more than ``max_chars`` characters
+    are rejected; shorter ones are cut to the model's length.
     """
 
     name = NAME
@@ -88,9 +89,10 @@ class TextClassification:
     def answer(
         self, runs: Runs, options: AnswerOptions, context: Any = None
     ) -> Answer | ExtendedAnswer:
-        """Return ``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, its number.
+        """Return ``{"label", "index", "score"}``, best first.
 
-        If the hints asked for ``usage``, the number of tokens and of classes comes with them.
+        For a list of texts each entry also has ``input``, the text's number. If the hints
+        asked for ``usage``, the answer includes the number of tokens and of classes.
         """
         many = context.many if isinstance(context, _Counted) else bool(context)
         entries: Answer = []
@@ -111,7 +113,7 @@ class TextClassification:
         return sum(int(self._encoder.is_text(run).sum()) for run in runs)
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's inputs and parameters."""
         encoder = self._encoder
         pairs = (
             isinstance(encoder, TokenEncoder)

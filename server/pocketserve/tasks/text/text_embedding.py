@@ -1,9 +1,9 @@
-"""Texts in, vectors out: near ones mean the same. With a query, also how near each text is to it."""
+"""Turn texts into embeddings, and compare texts with a query."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,8 @@ from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, strict_json
 
 NAME = "text-embedding"
-COMPLETE_OUTPUT = (
-    "sentence_embedding"  # of exports that contain all modules of sentence-transformers
-)
+# Exports with this output contain all modules of sentence-transformers.
+COMPLETE_OUTPUT = "sentence_embedding"
 OUTPUT_NAMES = (
     COMPLETE_OUTPUT,
     "embedding",
@@ -60,9 +59,18 @@ TOKEN_OUTPUTS = (
 )
 
 
+class _Request(NamedTuple):
+    """The input arrays of the texts, and the number of prompt tokens in each."""
+
+    inputs: Sequence[Arrays]
+    prompt_sizes: list[int]
+    with_query: bool  # the first text is the query
+
+
 class TextEmbedding:
-    """Takes a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``. The output is [1, size], or
-    [1, tokens, size] to be pooled.
+    """Embed a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``.
+
+    The output is [1, size], or [1, tokens, size] to be pooled.
     """
 
     name = NAME
@@ -73,31 +81,30 @@ class TextEmbedding:
         modules = SentenceModules()
         if self._output.name != COMPLETE_OUTPUT:
             modules = sentence_modules(facts)
-        self._pooling = (
-            Pooling((options.pooling,))
-            if options.pooling
-            else modules.pooling or Pooling()
-        )
-        if (
-            has_modules(facts)
-            and modules.pooling is None
-            and not options.pooling
-            and len(self._output.shape) == 3
-            and self._output.name != COMPLETE_OUTPUT
-        ):
-            raise MetadataError(
-                "modules.json of sentence-transformers lists no pooling, and the model gives a vector for each token; "
-                "set pooling in [text] of model.toml"
-            )
+        self._pooling = modules.pooling or Pooling()
+        if options.pooling:
+            self._pooling = Pooling((options.pooling,))
+        elif modules.pooling is None:
+            self._check_needs_no_pooling(facts)
         self._steps = modules.steps
-        self._normalize = (
-            not has_modules(facts) if options.normalize is None else options.normalize
-        )
+        self._normalize = options.normalize
+        if options.normalize is None:
+            self._normalize = not has_modules(facts)
         self._encoder = encoder_of(facts, options, NAME)
         self._prompts = sentence_prompts(facts)
 
+    def _check_needs_no_pooling(self, facts: ModelFacts) -> None:
+        """Raise if the model has vectors of tokens but its modules pool none."""
+        gives_tokens = len(self._output.shape) == 3
+        complete = self._output.name == COMPLETE_OUTPUT
+        if has_modules(facts) and gives_tokens and not complete:
+            raise MetadataError(
+                "modules.json of sentence-transformers lists no pooling, and the model "
+                "gives a vector for each token; set pooling in [text] of model.toml"
+            )
+
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return a run a text; the context is the number of prompt tokens of each, and whether the first is a query."""
+        """Return a run for each text; a query comes first."""
         comparison, limit = _comparison(body), self._options.max_chars
         prompts = self._prompts
         if comparison is None:
@@ -111,36 +118,45 @@ class TextEmbedding:
         for prefix, text in zip(prefixes, cancellable(texts), strict=True):
             runs.append(self._encoder.encode(prefix + text))
         counts = {prefix: self._prompt_tokens(prefix) for prefix in set(prefixes)}
-        return Prepared(
-            runs,
-            (runs, [counts[prefix] for prefix in prefixes], comparison is not None),
-        )
+        sizes = [counts[prefix] for prefix in prefixes]
+        return Prepared(runs, _Request(runs, sizes, comparison is not None))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"index", "embedding"}`` in the order of the texts; with a query ``{"index", "score"}``, nearest
-        first. ``score`` is the cosine, from -1 to 1, unless sentence-transformers' files name another function.
+        """Return ``{"index", "embedding"}`` for each text, in order.
+
+        With a query, return ``{"index", "score"}``, the most similar first. ``score`` is
+        the cosine, from -1 to 1, unless sentence-transformers' files name another
+        function.
         """
-        inputs, prompts, with_query = context
+        request: _Request = context
         vectors = []
-        for run, sent, prompt in zip(runs, inputs, prompts, strict=True):
-            vectors.append(self._vector(run[self._output.name], sent, prompt))
-        if not with_query:
-            return [
-                {"index": index, "embedding": vector.tolist()}
-                for index, vector in enumerate(vectors)
-            ]
+        for run, sent, prompt_size in zip(
+            runs, request.inputs, request.prompt_sizes, strict=True
+        ):
+            vectors.append(self._vector(run[self._output.name], sent, prompt_size))
+        if request.with_query:
+            return self._compared(vectors[0], vectors[1:], options)
+        entries: Answer = []
+        for index, vector in enumerate(vectors):
+            entries.append({"index": index, "embedding": vector.tolist()})
+        return entries
+
+    def _compared(
+        self, query: Array, vectors: Sequence[Array], options: AnswerOptions
+    ) -> Answer:
+        """Return index and score of each text, the most similar first."""
         similarity = SIMILARITIES[self._prompts.similarity]
-        scores = [similarity(vectors[0], vector) for vector in vectors[1:]]
-        threshold = float("-inf") if options.threshold is None else options.threshold
-        order = np.argsort([-score for score in scores], kind="stable")[: options.top_k]
-        return [
-            {"index": int(i), "score": scores[i]}
-            for i in order
-            if scores[i] >= threshold
-        ]
+        scores = [similarity(query, vector) for vector in vectors]
+        order = np.argsort([-score for score in scores], kind="stable")
+        threshold = options.threshold
+        entries: Answer = []
+        for index in order[: options.top_k]:
+            if threshold is None or scores[index] >= threshold:
+                entries.append({"index": int(index), "score": scores[index]})
+        return entries
 
     def form(self) -> Form:
-        """Return what the task takes; the parameters count for a query."""
+        """Return the task's inputs and parameters, which apply to a query."""
         return Form(
             ("text", "texts", "query"), (parameter("top_k"), parameter("threshold"))
         )
@@ -155,15 +171,13 @@ class TextEmbedding:
         }
 
     def _prompt_tokens(self, prompt: str) -> int:
-        """Return how many tokens a prompt takes at the start of a text."""
+        """Return the number of tokens of a prompt at the start of a text."""
         if not prompt or isinstance(self._encoder, StringEncoder):
             return 0
-        special = self._encoder.tokenizer.special
-        return len(special.first) + sum(
-            1 for _ in self._encoder.tokenizer.tokens(prompt)
-        )
+        tokenizer = self._encoder.tokenizer
+        return len(tokenizer.special.first) + sum(1 for _ in tokenizer.tokens(prompt))
 
-    def _vector(self, array: Array, sent: Arrays, prompt: int) -> Array:
+    def _vector(self, array: Array, sent: Arrays, prompt_size: int) -> Array:
         array = real_values(array, self._output)
         values = array.astype(np.float32).reshape(-1, array.shape[-1])
         vector: Array = values[0]
@@ -172,7 +186,7 @@ class TextEmbedding:
             if isinstance(self._encoder, TokenEncoder):
                 is_text = self._encoder.is_text(sent)
             if len(is_text) == len(values):
-                vector = self._pooling.apply(values, is_text, prompt)
+                vector = self._pooling.apply(values, is_text, prompt_size)
         for step in self._steps:
             vector = step.apply(vector)
         size = float(np.linalg.norm(vector))
@@ -180,7 +194,7 @@ class TextEmbedding:
 
 
 def cosine(a: Array, b: Array) -> float:
-    """Return how near two vectors are, from -1 to 1; 0 where one has no direction."""
+    """Return the cosine, from -1 to 1; 0 if a vector is zero."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.dot(a, b)) / size if size else 0.0
 
@@ -209,18 +223,24 @@ SIMILARITIES: Mapping[str, Callable[[Array, Array], float]] = {
 
 
 def _output(facts: ModelFacts, name: str) -> TensorSpec:
-    """Return the output with the vectors; BERT's pooler is not meant if the files say how tokens are pooled."""
+    """Return the output with the vectors.
+
+    If the files say how tokens are pooled, BERT's pooler output is not used.
+    """
     by_name = {spec.name: spec for spec in facts.outputs}
-    usual = TOKEN_OUTPUTS if facts.beside(POOLING) is not None else OUTPUT_NAMES
-    names = [name] if name else [*usual, *(by_name if len(by_name) == 1 else ())]
-    output = next(
-        (by_name[candidate] for candidate in names if candidate in by_name), None
+    candidates = list(OUTPUT_NAMES)
+    if facts.beside(POOLING) is not None:
+        candidates = list(TOKEN_OUTPUTS)
+    if len(by_name) == 1:
+        candidates += by_name
+    if name:
+        candidates = [name]
+    for candidate in candidates:
+        if candidate in by_name:
+            return by_name[candidate]
+    raise ModelLoadError(
+        f"model.toml: task {NAME}: text.output must be one of {', '.join(by_name)}"
     )
-    if output is None:
-        raise ModelLoadError(
-            f"model.toml: task {NAME}: text.output must be one of {', '.join(by_name)}"
-        )
-    return output
 
 
 def _comparison(body: memoryview) -> dict[str, Any] | None:
@@ -230,12 +250,10 @@ def _comparison(body: memoryview) -> dict[str, Any] | None:
     try:
         content = strict_json.loads_object(body)
     except ApiError:
-        return None  # no JSON: a text that starts with a brace
-    return (
-        content
-        if content.keys() == {"query", "texts"} and isinstance(content["query"], str)
-        else None
-    )
+        return None  # a text that starts with a brace
+    if content.keys() != {"query", "texts"} or not isinstance(content["query"], str):
+        return None
+    return content
 
 
 INDEX = AnswerField("index", "integer", "the number of the text, from 0")

@@ -27,7 +27,7 @@ MAX_CHARACTERS: Final = 1_000_000
 
 
 class TextGeneration:
-    """Takes a text, and answers it as a chat or completes it.
+    """Take a text, and answer it as a chat or complete it.
 
     Attributes:
         generates: requests go to the session's own stream of answers.
@@ -54,7 +54,7 @@ class TextGeneration:
         return entries
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's input."""
         return Form(("text",))
 
     def describe(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The texts of a request: plain, or in JSON."""
+"""Read a request's texts, plain or in JSON."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CHARSETS = frozenset(
         "utf-16",
     )
 )
-NULL = object()  # JSON's null, which is no text
-_CHAR_IN_JSON = 12  # bytes that one character may take: two escapes such as \ud83d
-_AROUND_TEXT = 256  # bytes for a text's quotes, comma and indentation, generously
+NULL = object()  # JSON's null, as None means "not JSON"
+_CHAR_IN_JSON = 12  # most bytes of one character: two escapes such as \ud83d
+_AROUND_TEXT = 256  # generous: bytes for a text's quotes, comma and indentation
 
 
 class TextOrPair(NamedTuple):
@@ -39,8 +39,9 @@ class TextOrPair(NamedTuple):
 def read_texts_or_pairs(
     body: memoryview, hints: Hints, limit: int
 ) -> tuple[list[TextOrPair], bool]:
-    """As :func:`read_texts`; JSON may also have pairs ``{"text": ..., "text_pair": ...}``, or ``[text, other]`` in a
-    list.
+    """Read like :func:`read_texts`, but accept pairs as well.
+
+    A pair in JSON is ``{"text": ..., "text_pair": ...}``, or ``[text, other]`` in a list.
     """
     content = _json_of(body, hints, 2 * limit)
     entries = content if isinstance(content, list) else [content]
@@ -48,41 +49,41 @@ def read_texts_or_pairs(
         texts, many = _texts_of(content, body, hints, limit)
         return [TextOrPair(text) for text in texts], many
     _check_count(entries)
-    pairs = []
-    for entry in entries:
-        pair = (entry, None) if isinstance(entry, str) else _pair_of(entry)
-        if pair is None:
-            raise invalid_input(
-                'each entry must be a text or a pair {"text": "...", "text_pair": "..."}'
-            )
-        text, other = pair
-        pairs.append(
-            TextOrPair(
-                checked_text(text, limit),
-                None if other is None else checked_text(other, limit),
-            )
-        )
+    pairs = [_checked_entry(entry, limit) for entry in entries]
     return pairs, isinstance(content, list)
+
+
+def _checked_entry(entry: Any, limit: int) -> TextOrPair:
+    """Return an entry of a list of texts and pairs."""
+    if isinstance(entry, str):
+        return TextOrPair(checked_text(entry, limit))
+    pair = _pair_of(entry)
+    if pair is None:
+        raise invalid_input(
+            'each entry must be a text or a pair {"text": "...", "text_pair": "..."}'
+        )
+    return TextOrPair(checked_text(pair[0], limit), checked_text(pair[1], limit))
 
 
 def _pair_of(entry: Any) -> tuple[str, str] | None:
     """Return the texts of a pair in JSON; None for anything else."""
     if isinstance(entry, dict) and entry.keys() == {"text", "text_pair"}:
-        texts = [entry["text"], entry["text_pair"]]
+        first, second = entry["text"], entry["text_pair"]
     elif isinstance(entry, list) and len(entry) == 2:
-        texts = entry
+        first, second = entry
     else:
         return None
-    return (
-        (texts[0], texts[1]) if all(isinstance(text, str) for text in texts) else None
-    )
+    if not isinstance(first, str) or not isinstance(second, str):
+        return None
+    return first, second
 
 
 def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool]:
-    """Return one text, or the texts of a JSON list; and whether there were several to begin with.
+    """Return the texts of a body, and whether they were a list.
 
-    JSON is a text in quotes, a list of texts or an object with ``text`` or ``texts``; other JSON is refused. A body
-    that is said to be text is never taken for JSON. A text of more than ``limit`` characters is refused.
+    JSON is a text in quotes, a list of texts or an object with ``text`` or ``texts``; other
+    JSON is rejected. A body whose Content-Type is text is never parsed as JSON. Texts of
+    more than ``limit`` characters are rejected.
     """
     return _texts_of(_json_of(body, hints, limit), body, hints, limit)
 
@@ -90,17 +91,13 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
 def _texts_of(
     content: Any, body: memoryview, hints: Hints, limit: int
 ) -> tuple[list[str], bool]:
-    """Return the texts of a JSON document, or the body as one text where the document is None."""
-    if (
-        content is None
-    ):  # as nobody said that it is JSON, it is a text, which may start with a bracket
+    """Return the texts of a JSON document; without one, the body as a text."""
+    if content is None:
         return [_read_text(body, hints, limit)], False
-    is_declared = _kind_of(hints) == "application/json"
-    return texts_in_json(
-        content,
-        limit,
-        "" if is_declared else "; with Content-Type text/plain it is a text",
-    )
+    advice = "; with Content-Type text/plain it is a text"
+    if _kind_of(hints) == "application/json":
+        advice = ""
+    return texts_in_json(content, limit, advice)
 
 
 def _kind_of(hints: Hints) -> str:
@@ -111,7 +108,7 @@ def _json_of(body: memoryview, hints: Hints, entry_chars: int) -> Any:
     """Return a body's JSON document; None if it is a text.
 
     Args:
-        entry_chars: characters of an entry of a list at most.
+        entry_chars: maximum characters of a list's entry.
     """
     kind = _kind_of(hints)
     if kind == "application/json":
@@ -119,23 +116,28 @@ def _json_of(body: memoryview, hints: Hints, entry_chars: int) -> Any:
         return NULL if content is None else content
     if kind.startswith("text/") or first_sign(body[:64]) not in (b"[", b"{", b'"'):
         return None
-    maximum = MAX_TEXTS * (
-        entry_chars * _CHAR_IN_JSON + _AROUND_TEXT
-    )  # parsing more would cost many times its memory
-    text = bytes(body) if len(body) <= maximum else b""
+    # Parsing a larger body would take many times its size in memory.
+    if len(body) > MAX_TEXTS * (entry_chars * _CHAR_IN_JSON + _AROUND_TEXT):
+        return None
+    text = bytes(body)
+    if strict_json.excess_of(text):
+        return None
     try:
-        return None if not text or strict_json.excess_of(text) else json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
 def texts_in_json(content: Any, limit: int, advice: str = "") -> tuple[list[str], bool]:
-    """Return the texts of a JSON document as :func:`read_texts` does; ``advice`` ends the error about other JSON."""
+    """Return a JSON document's texts, as :func:`read_texts` does.
+
+    Args:
+        advice: the end of the error message about other JSON.
+    """
     if isinstance(content, dict) and len(content) == 1:
         content = content.get("texts", content.get("text", content))
     texts = [content] if isinstance(content, str) else content
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        # Numbers, or texts by other names, are not to be read letter by letter.
         raise invalid_input(
             f'JSON for this model is a text, a list of texts or {{"text": "..."}}{advice}'
         )
@@ -160,21 +162,22 @@ def read_object(
     if first_sign(body) != b"{":
         raise invalid_input(f"this model takes a JSON object: {example}")
     content = strict_json.loads_object(body)
-    unknown = [name for name in content if name not in names]
-    if unknown:
-        raise invalid_input(
-            f"unknown key {unknown[0]!r:.80}; this model takes {example}"
-        )
-    missing = [name for name in names if not isinstance(content.get(name), str)]
-    if missing:
-        raise invalid_input(
-            f"the text {missing[0]!r} is missing; this model takes {example}"
-        )
-    return {name: checked_text(content[name], limit) for name in names}
+    for key in content:
+        if key not in names:
+            raise invalid_input(f"unknown key {key!r:.80}; this model takes {example}")
+    texts = {}
+    for name in names:
+        text = content.get(name)
+        if not isinstance(text, str):
+            raise invalid_input(
+                f"the text {name!r} is missing; this model takes {example}"
+            )
+        texts[name] = checked_text(text, limit)
+    return texts
 
 
 def checked_text(text: str, limit: int) -> str:
-    """Return a text with something in it, within the limit; halves of characters, as in JSON, become U+FFFD."""
+    """Check length and content; replace lone surrogates from JSON by U+FFFD."""
     if len(text) > limit:
         raise invalid_input(
             f"the text has {len(text)} characters, the limit is {limit} (text.max_chars in model.toml)"
@@ -190,10 +193,9 @@ def _read_text(body: memoryview, hints: Hints, limit: int) -> str:
         raise invalid_input(
             f"the text has more than {limit} characters (text.max_chars in model.toml)"
         )
+    codec = "utf-8-sig" if charset in ("utf-8", "utf8") else charset
     try:
-        text = bytes(body).decode(
-            "utf-8-sig" if charset in ("utf-8", "utf8") else charset
-        )
+        text = bytes(body).decode(codec)
     except UnicodeDecodeError as error:
         raise invalid_input(
             f"the text is not {charset.upper()} (byte {error.start}); send UTF-8, or name its charset in Content-Type"
@@ -204,11 +206,12 @@ def _read_text(body: memoryview, hints: Hints, limit: int) -> str:
 def _charset(content_type: str) -> str:
     for part in content_type.split(";")[1:]:
         name, _, value = part.partition("=")
-        if name.strip().casefold() == "charset":
-            charset = value.strip().strip('"').casefold()
-            if charset not in CHARSETS:
-                raise invalid_input(
-                    f"the charset {charset[:40]!r} is not known here; send UTF-8"
-                )
-            return charset
+        if name.strip().casefold() != "charset":
+            continue
+        charset = value.strip().strip('"').casefold()
+        if charset not in CHARSETS:
+            raise invalid_input(
+                f"the charset {charset[:40]!r} is not supported; send UTF-8"
+            )
+        return charset
     return "utf-8"

@@ -1,14 +1,15 @@
-"""Selection of a model's tokenizer: the manifest's, else that of its metadata, else of the files beside it.
+"""Choose and build a model's tokenizer.
 
-``tokenizer.json`` and ``vocab.txt`` are those of Hugging Face. BERT's pipeline and SentencePiece's models run in our
-own code; any other needs the ``tokenizers`` library (the ``text`` extra).
+The order: the manifest's tokenizer, the one in the file's metadata, then Hugging Face's
+``tokenizer.json`` or ``vocab.txt`` beside the model. Our own code runs BERT's pipeline
+and SentencePiece models; any other needs the ``tokenizers`` library (extra ``text``).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
@@ -62,92 +63,104 @@ MAX_VOCABULARY_BYTES = 16 * 2**20
 MAX_ASSOCIATED_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_LINES = 1 << 20  # of a vocabulary; the largest in wide use have 500,000
-MAX_GROWTH = 256  # of a text, by what is put instead of parts of it
+MAX_GROWTH = 256  # factor by which replacements may lengthen a text
 MAX_PREFIX_CHARS = 16
-_BERT_TOKENS = frozenset(
-    ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-)  # text if they are written out in a text
-_PIECE_BYTES = 200  # that a piece takes in a mapping from texts to numbers
-_LIBRARY_SHARE = 4  # the library's memory for each byte of its file, measured
+# Plain text if a user's text contains them.
+_BERT_TOKENS = frozenset(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
+_REQUIRED_BERT_TOKENS = ("[CLS]", "[SEP]", "[UNK]")
+_PIECE_BYTES = 200  # memory of one piece as a key of a mapping
+_LIBRARY_SHARE = 4  # the library's memory per byte of its file, measured
 
 
 def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
-    """Set up the model's tokenizer.
+    """Build the model's tokenizer.
 
     Raises:
-        MetadataError: the one that the file's metadata names cannot be used, and the manifest has no ``[text]``.
-        ModelLoadError: there is none, or it cannot be used.
+        MetadataError: the tokenizer in the file's metadata is unusable, and the manifest
+            has no ``[text]``.
+        ModelLoadError: the model has no tokenizer, or it is unusable.
     """
     if options.tokenizer == "huggingface":
         return _of_tokenizer_json(facts, options)
     if options.tokenizer is None and options.vocabulary is None:
-        unit = tokenizer_unit(facts)
-        if unit is not None:
-            try:
-                return _of_metadata(facts, unit, options)
-            except ModelLoadError as error:
-                if TextOptions in facts.manifest.sections:
-                    raise
-                raise MetadataError(str(error)) from error
-        if facts.beside("tokenizer.json") is not None:
-            return _of_tokenizer_json(facts, options)
-        if facts.beside("vocab.txt") is None:
-            raise ModelLoadError(
-                "model.toml: the model has no tokenizer: put its tokenizer.json or vocab.txt beside it, "
-                "or name text.tokenizer and text.vocabulary"
-            )
-    name = options.vocabulary or (
-        "spiece.model" if options.tokenizer == "sentencepiece" else "vocab.txt"
-    )
+        tokenizer = _undeclared_tokenizer(facts, options)
+        if tokenizer is not None:
+            return tokenizer
+    return _of_vocabulary_file(facts, options)
+
+
+def _undeclared_tokenizer(facts: ModelFacts, options: TextOptions) -> Tokenizer | None:
+    """Return the metadata's tokenizer or tokenizer.json; None if vocab.txt is left."""
+    unit = tokenizer_unit(facts)
+    if unit is not None:
+        try:
+            return _of_metadata(facts, unit, options)
+        except ModelLoadError as error:
+            if TextOptions in facts.manifest.sections:
+                raise
+            raise MetadataError(str(error)) from error
+    if facts.beside("tokenizer.json") is not None:
+        return _of_tokenizer_json(facts, options)
+    if facts.beside("vocab.txt") is None:
+        raise ModelLoadError(
+            "model.toml: the model has no tokenizer: put its tokenizer.json or "
+            "vocab.txt beside it, or name text.tokenizer and text.vocabulary"
+        )
+    return None
+
+
+def _of_vocabulary_file(facts: ModelFacts, options: TextOptions) -> Tokenizer:
+    """Build the tokenizer of a vocabulary file beside the model."""
+    name = options.vocabulary
+    if not name and options.tokenizer == "sentencepiece":
+        name = "spiece.model"
+    elif not name:
+        name = "vocab.txt"
     path = facts.beside(name)
     if path is None:
         raise ModelLoadError(
             f"model.toml: text.vocabulary {name} is not beside the model"
         )
     content = facts.read_beside(path, MAX_VOCABULARY_BYTES)
-    return _build(
-        options.tokenizer,
-        name,
-        content,
-        options.delimiter or r"[^\w']+",
-        facts,
-        options,
-    )
+    delimiter = options.delimiter or r"[^\w']+"
+    return _build(options.tokenizer, name, content, delimiter, facts, options)
 
 
 def tokenizer_unit(facts: ModelFacts) -> TokenizerUnit | None:
-    """Return the tokenizer among the metadata's process units, of the graph or of an input."""
+    """Return the first tokenizer in the metadata of the graph or its inputs."""
     metadata = facts.metadata
-    units = [
-        *metadata.input_process_units,
-        *(unit for tensor in metadata.inputs for unit in tensor.process_units),
-    ]
-    return next((unit for unit in units if isinstance(unit, TokenizerUnit)), None)
+    units = list(metadata.input_process_units)
+    for tensor in metadata.inputs:
+        units += tensor.process_units
+    for unit in units:
+        if isinstance(unit, TokenizerUnit):
+            return unit
+    return None
 
 
 def _of_metadata(
     facts: ModelFacts, unit: TokenizerUnit, options: TextOptions
 ) -> Tokenizer:
-    pieces = isinstance(unit, SentencePieceTokenizer)
-    files = (
-        unit.model_files
-        if isinstance(unit, SentencePieceTokenizer)
-        else unit.vocab_files
-    )
+    if isinstance(unit, SentencePieceTokenizer):
+        files = unit.model_files
+        limit = MAX_MODEL_BYTES
+    else:
+        files = unit.vocab_files
+        limit = MAX_ASSOCIATED_BYTES
     if not files:
         raise ModelLoadError(
-            "the model's metadata names a tokenizer, but no file of it; name text.tokenizer and text.vocabulary in "
-            "model.toml"
+            "the model's metadata names a tokenizer but no vocabulary file; name "
+            "text.tokenizer and text.vocabulary in model.toml"
         )
+    name = files[0].name
     try:
-        limit = MAX_MODEL_BYTES if pieces else MAX_ASSOCIATED_BYTES
-        (content,) = facts.associated_files([files[0].name], limit)
+        (content,) = facts.associated_files([name], limit)
     except DamagedFileError as error:
         raise ModelLoadError(
             f"the model's vocabulary cannot be read: {error}"
         ) from None
     delimiter = unit.delimiter if isinstance(unit, RegexTokenizer) else ""
-    return _build(_KINDS[type(unit)], files[0].name, content, delimiter, facts, options)
+    return _build(_KINDS[type(unit)], name, content, delimiter, facts, options)
 
 
 def _build(
@@ -158,41 +171,36 @@ def _build(
     facts: ModelFacts,
     options: TextOptions,
 ) -> Tokenizer:
-    """Build a tokenizer of a vocabulary file: WordPiece, unless ``kind`` says otherwise."""
+    """Build a vocabulary file's tokenizer: WordPiece unless ``kind`` names another."""
     if kind == "sentencepiece":
         tokenizer = sentencepiece_of(content, name, options)
-        facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * len(
-            tokenizer.model.pieces
-        )
+        piece_count = len(tokenizer.model.pieces)
+        facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * piece_count
         return tokenizer
     if content.count(b"\n") > MAX_LINES:
         raise ModelLoadError(
             f"the model's vocabulary has more than {MAX_LINES:,} lines"
         )
     facts.weights["tokenizer"] = _weight(content)
-    return (
-        _regex(delimiter, content, options)
-        if kind == "regex"
-        else _wordpiece(content, facts, options)
-    )
+    if kind == "regex":
+        return _regex(delimiter, content, options)
+    return _wordpiece(content, facts, options)
 
 
 def sentencepiece_of(content: bytes, name: str, options: TextOptions) -> SentencePiece:
-    """Set up the tokenizer of the ``.model`` file ``name``."""
+    """Build the tokenizer of the ``.model`` file ``name``."""
     try:
         model = read_model(content)
-        words = [
-            p
-            for p, kind in zip(model.pieces, model.types, strict=True)
-            if kind == PieceType.NORMAL
-        ]
-        special, like_bert = _sentencepiece_special(model, options)
-        # Models like BERT, such as ALBERT, were trained on small letters, which the file's rules do not always make.
-        lower = (
-            like_bert and not keeps_case(words)
-            if options.lower_case is None
-            else options.lower_case
-        )
+        special = _bert_like_special(model, options)
+        like_bert = special is not None
+        if special is None:
+            special = _bos_eos_special(model, options)
+        lower = options.lower_case
+        if lower is None:
+            # Models like BERT, such as ALBERT, expect lower-case letters. The file's
+            # own rules do not always produce them.
+            words = model.pieces_of(PieceType.NORMAL)
+            lower = like_bert and not keeps_case(words)
         return SentencePiece(model, special, lower_case=lower)
     except SentencePieceError as error:
         raise ModelLoadError(
@@ -200,50 +208,59 @@ def sentencepiece_of(content: bytes, name: str, options: TextOptions) -> Sentenc
         ) from None
 
 
-def _sentencepiece_special(
+def _bert_like_special(
     model: SentencePieceModel, options: TextOptions
-) -> tuple[Special, bool]:
-    """Return what stands around a text, and whether that is as with BERT: where the pieces have [CLS] and [SEP]."""
-    numbers = {
-        name: model.pieces.index(name)
-        for name in ("[CLS]", "[SEP]", "[PAD]")
-        if name in model.pieces
-    }
-    pad = numbers.get("[PAD]", 0) if model.pad is None else model.pad
-    if (
-        options.add_bos is None
-        and options.add_eos is None
-        and {"[CLS]", "[SEP]"} <= numbers.keys()
-    ):
-        cls, sep = (numbers["[CLS]"],), (numbers["[SEP]"],)
-        return Special(cls, sep, sep, pad, model.unknown), True
-    around = []
-    for key, enabled, number in (
-        ("add_bos", options.add_bos, model.bos),
-        ("add_eos", options.add_eos, model.eos),
-    ):
-        if enabled and number is None:
-            raise ModelLoadError(
-                f"model.toml: text.{key} is true, but the tokenizer has no such piece"
-            )
-        around.append((number,) if enabled and number is not None else ())
-    first, last = around
-    return Special(first, last, last, pad, model.unknown), False
+) -> Special | None:
+    """Return BERT's special tokens if the pieces include [CLS] and [SEP]."""
+    if options.add_bos is not None or options.add_eos is not None:
+        return None
+    if "[CLS]" not in model.pieces or "[SEP]" not in model.pieces:
+        return None
+    cls = (model.pieces.index("[CLS]"),)
+    sep = (model.pieces.index("[SEP]"),)
+    return Special(cls, sep, sep, _pad_number(model), model.unknown)
+
+
+def _bos_eos_special(model: SentencePieceModel, options: TextOptions) -> Special:
+    """Return the special tokens that ``add_bos`` and ``add_eos`` ask for."""
+    first = _optional_piece("add_bos", options.add_bos, model.bos)
+    last = _optional_piece("add_eos", options.add_eos, model.eos)
+    return Special(first, last, last, _pad_number(model), model.unknown)
+
+
+def _optional_piece(
+    key: str, enabled: bool | None, number: int | None
+) -> tuple[int, ...]:
+    if not enabled:
+        return ()
+    if number is None:
+        raise ModelLoadError(
+            f"model.toml: text.{key} is true, but the tokenizer has no such piece"
+        )
+    return (number,)
+
+
+def _pad_number(model: SentencePieceModel) -> int:
+    if model.pad is not None:
+        return model.pad
+    if "[PAD]" in model.pieces:
+        return model.pieces.index("[PAD]")
+    return 0
 
 
 def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
-    # Lines are "word number", or only the word. Words may hold anything, so only the last space of a line parts it.
-    lines = [
-        line.rstrip("\r").rpartition(" ")
-        for line in content.decode("utf-8", errors="replace").split("\n")
-        if line
-    ]
-    pairs = {
-        word: int(number)
-        for word, _, number in lines
-        if number.isdecimal() and len(number) < 10
-    }
-    vocabulary = pairs if len(pairs) > 0.9 * len(lines) else _numbered(content)
+    """Build a regex tokenizer; a vocabulary line is "word number" or only a word."""
+    pairs: dict[str, int] = {}
+    line_count = 0
+    for line in content.decode("utf-8", errors="replace").split("\n"):
+        if not line:
+            continue
+        line_count += 1
+        # A word may contain spaces, so the last space separates it from its number.
+        word, _, number = line.rstrip("\r").rpartition(" ")
+        if number.isdecimal() and len(number) < 10:
+            pairs[word] = int(number)
+    vocabulary = pairs if len(pairs) > 0.9 * line_count else _numbered(content)
     try:
         return RegexWords(delimiter, vocabulary, lower_case=bool(options.lower_case))
     except ValueError as error:
@@ -254,35 +271,32 @@ def _wordpiece(content: bytes, facts: ModelFacts, options: TextOptions) -> WordP
     vocabulary = _numbered(content)
     settings = tokenizer_settings(facts)
     lower = settings.lower_case if options.lower_case is None else options.lower_case
+    if lower is None:
+        lower = not keeps_case(vocabulary)
     added = [token for token in settings.added if token.content not in _BERT_TOKENS]
+    if len(added) > MAX_TOKENS:
+        raise ModelLoadError(
+            f"the model's tokenizer has {len(added):,} added tokens, more than "
+            f"{MAX_TOKENS:,}: give it as tokenizer.json, for the tokenizers library"
+        )
     return WordPiece(
         vocabulary,
         settings.complete(_bert_special(vocabulary), vocabulary.get),
-        lower_case=not keeps_case(vocabulary) if lower is None else lower,
+        lower_case=lower,
         strip_accents=settings.strip_accents,
         cjk=settings.cjk is not False,
-        added=_own_added(added),
+        added=added,
     )
 
 
-def _own_added(tokens: Sequence[AddedToken]) -> Sequence[AddedToken]:
-    if len(tokens) > MAX_TOKENS:
-        raise ModelLoadError(
-            f"the model's tokenizer has {len(tokens):,} added tokens, more than {MAX_TOKENS:,}: "
-            "give it as tokenizer.json, for the tokenizers library"
-        )
-    return tokens
-
-
 def _bert_special(vocabulary: Mapping[str, int]) -> Special:
-    missing = [
-        token for token in ("[CLS]", "[SEP]", "[UNK]") if token not in vocabulary
-    ]
-    if missing:
-        raise ModelLoadError(
-            f"the model's vocabulary has no {missing[0]}: it is not one of BERT's"
-        )
-    cls, sep = (vocabulary["[CLS]"],), (vocabulary["[SEP]"],)
+    for token in _REQUIRED_BERT_TOKENS:
+        if token not in vocabulary:
+            raise ModelLoadError(
+                f"the model's vocabulary has no {token}: it is not one of BERT's"
+            )
+    cls = (vocabulary["[CLS]"],)
+    sep = (vocabulary["[SEP]"],)
     return Special(cls, sep, sep, vocabulary.get("[PAD]", 0), vocabulary["[UNK]"])
 
 
@@ -290,47 +304,56 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     path = facts.beside("tokenizer.json")
     if path is None:
         raise ModelLoadError(
-            "model.toml: text.tokenizer is huggingface, but there is no tokenizer.json beside the model"
+            "model.toml: text.tokenizer is huggingface, but there is no tokenizer.json "
+            "beside the model"
         )
     content = facts.read_beside(path, MAX_TOKENIZER_BYTES)
     settings = tokenizer_settings(facts)
     reason = f'text.tokenizer is "{options.tokenizer}"'
     if options.tokenizer != "huggingface":
-        bert = _bert_pipeline(content, settings)
-        if isinstance(bert, WordPiece):
+        try:
+            tokenizer = _bert_pipeline(content, settings)
+        except _NeedsLibraryError as error:
+            reason = str(error)
+        else:
             facts.weights["tokenizer"] = _weight(content)
-            return bert
-        reason = bert
+            return tokenizer
+    library_tokenizer = _library_tokenizer(content, settings, reason)
+    facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
+    return library_tokenizer
+
+
+def _library_tokenizer(
+    content: bytes, settings: TokenizerSettings, reason: str
+) -> LibraryTokenizer:
     try:
         from tokenizers import Tokenizer as Library
     except ImportError:
         raise ModelLoadError(
-            f"this model's tokenizer.json needs the tokenizers library ({reason}): pip install 'pocketserve[text]', "
-            "on Termux pkg install rust first"
+            f"this model's tokenizer.json needs the tokenizers library ({reason}): "
+            "pip install 'pocketserve[text]', on Termux pkg install rust first"
         ) from None
     try:
         document = _with_prefix_space(content.decode("utf-8"), settings)
         library = Library.from_str(document)
         for part in (library.normalizer, library.pre_tokenizer):
-            for pattern in patterns_in(
-                None if part is None else json.loads(part.__getstate__())
-            ):
+            state = None if part is None else json.loads(part.__getstate__())
+            for pattern in patterns_in(state):
                 check_pattern(pattern)
-        tokenizer = LibraryTokenizer(library, settings)
+        return LibraryTokenizer(library, settings)
     except ModelLoadError:
         raise
     except Exception as error:  # the library raises plain Exception
         raise ModelLoadError(
             f"tokenizer.json beside the model cannot be used: {str(error)[:200]}"
         ) from None
-    facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
-    return tokenizer
 
 
 def _with_prefix_space(text: str, settings: TokenizerSettings) -> str:
-    """Return a ``tokenizer.json`` whose byte-level splitting follows ``add_prefix_space`` of the settings.
+    """Apply the settings' ``add_prefix_space`` to a ``tokenizer.json``.
 
-    Source: huggingface/transformers, tokenization_roberta.py and tokenization_gpt2.py, which build it anew.
+    Source: huggingface/transformers, tokenization_roberta.py and tokenization_gpt2.py,
+    which rebuild the byte-level step.
     """
     if settings.prefix_space is None or not settings.sets_prefix_space:
         return text
@@ -343,109 +366,157 @@ def _with_prefix_space(text: str, settings: TokenizerSettings) -> str:
     return json.dumps(document)
 
 
-def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | str:
-    """Return BERT's pipeline as a ``tokenizer.json`` describes it, or the key that needs the library."""
+class _NeedsLibraryError(Exception):
+    """Our own code can't run this ``tokenizer.json``; the text names the key."""
+
+
+def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:
+    """Build BERT's pipeline from a ``tokenizer.json``.
+
+    Raises:
+        _NeedsLibraryError: it describes another pipeline.
+    """
+    parts = _read_document(content)
+    model, normal = _bert_parts(parts)
+    vocabulary = _bert_vocabulary(model)
+    prefix = model.get("continuing_subword_prefix", "##")
+    if not isinstance(prefix, str) or len(prefix) > MAX_PREFIX_CHARS:
+        raise _NeedsLibraryError("model.continuing_subword_prefix")
+    max_word_chars = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
+    if type(max_word_chars) is not int:
+        raise _NeedsLibraryError("model.max_input_chars_per_word")
+    added = _added_tokens(parts.get("added_tokens"), settings)
+    special = _document_special(parts, vocabulary)
+    numbers = {token.content: token.number for token in added}
+    numbers.update(vocabulary)
+    complete = settings.complete(
+        special, numbers.get, parts.get("padding"), parts.get("truncation")
+    )
+    rules = _bert_normalization(normal, settings)
+    return WordPiece(
+        vocabulary,
+        complete,
+        lower_case=rules.lower_case,
+        strip_accents=rules.strip_accents,
+        clean=bool(normal.get("clean_text", True)),
+        cjk=rules.cjk,
+        prefix=prefix,
+        max_word_chars=max_word_chars,
+        added=_splitting_tokens(added, special),
+    )
+
+
+def _read_document(content: bytes) -> dict[str, Any]:
+    """Parse a ``tokenizer.json``; a document that is no mapping becomes an empty one."""
     if len(content) > MAX_JSON_BYTES:
-        return "it is large"
+        raise _NeedsLibraryError("it is large")
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(
             f"tokenizer.json beside the model cannot be read: {str(error)[:200]}"
         ) from None
-    parts = document if isinstance(document, dict) else {}
-    model, normal, split = (
-        parts.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer")
-    )
-    expected = (
-        ("model.type", model, "WordPiece", "WordPiece"),
-        ("normalizer.type", normal, None, "BertNormalizer"),
-        ("pre_tokenizer.type", split, None, "BertPreTokenizer"),
-    )
-    for key, part, default, kind in expected:
-        actual = part.get("type", default) if isinstance(part, dict) else None
-        if actual != kind:
-            return f"{key} = {str(actual)!r:.60}"
+    return document if isinstance(document, dict) else {}
+
+
+def _bert_parts(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the model and the normalizer if their types are BERT's."""
+    model = parts.get("model") or {}
+    normal = parts.get("normalizer") or {}
+    split = parts.get("pre_tokenizer") or {}
+    _expect_type("model", model, "WordPiece", default="WordPiece")
+    _expect_type("normalizer", normal, "BertNormalizer")
+    _expect_type("pre_tokenizer", split, "BertPreTokenizer")
+    return model, normal
+
+
+def _expect_type(
+    name: str, part: object, kind: str, default: str | None = None
+) -> None:
+    actual = part.get("type", default) if isinstance(part, dict) else None
+    if actual != kind:
+        raise _NeedsLibraryError(f"{name}.type = {str(actual)!r:.60}")
+
+
+def _bert_vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
     vocabulary = model.get("vocab")
-    prefix = model.get("continuing_subword_prefix", "##")
-    max_word_chars = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
-    if (
-        not isinstance(vocabulary, dict)
-        or not {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys()
-    ):
-        return "model.vocab has no [CLS], [SEP] and [UNK]"
-    if not all(
-        type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()
-    ):
-        return "model.vocab has other numbers"
+    required = set(_REQUIRED_BERT_TOKENS)
+    if not isinstance(vocabulary, dict) or not required <= vocabulary.keys():
+        raise _NeedsLibraryError("model.vocab has no [CLS], [SEP] and [UNK]")
+    for number in vocabulary.values():
+        if type(number) is not int or not 0 <= number < 1 << 31:
+            raise _NeedsLibraryError("model.vocab has other numbers")
     if model.get("unk_token") != "[UNK]":
-        return "model.unk_token"
-    if not isinstance(prefix, str) or len(prefix) > MAX_PREFIX_CHARS:
-        return "model.continuing_subword_prefix"
-    if type(max_word_chars) is not int:
-        return "model.max_input_chars_per_word"
-    added = _added_tokens(parts.get("added_tokens"), settings)
-    if isinstance(added, str):
-        return added
+        raise _NeedsLibraryError("model.unk_token")
+    return vocabulary
+
+
+def _document_special(
+    parts: Mapping[str, Any], vocabulary: Mapping[str, int]
+) -> Special:
+    """Return the special tokens, with those of the post-processor around the text."""
+    special = _bert_special(vocabulary)
+    processor = parts.get("post_processor")
+    if processor is None:
+        return special
     try:
-        special = _bert_special(vocabulary)
-        if parts.get("post_processor") is not None:
-            around = special_of(parts["post_processor"])
-            special = around._replace(pad=special.pad, unknown=special.unknown)
+        around = special_of(processor)
     except UnsupportedProcessorError as error:
-        return str(error)
-    names = {**{token.content: token.number for token in added}, **vocabulary}
-    overrides = settings.of_bert_class
-    accents = normal.get("strip_accents")
+        raise _NeedsLibraryError(str(error)) from None
+    return around._replace(pad=special.pad, unknown=special.unknown)
+
+
+class _Normalization(NamedTuple):
+    lower_case: bool
+    strip_accents: bool | None
+    cjk: bool
+
+
+def _bert_normalization(
+    normal: Mapping[str, Any], settings: TokenizerSettings
+) -> _Normalization:
+    """Combine the normalizer with the settings that BERT's class overrides."""
     lower = normal.get("lowercase", True)
-    if overrides and settings.lower_case is not None:
-        lower = settings.lower_case
-    if overrides and settings.strip_accents is not None:
-        accents = settings.strip_accents
-    cjk = (
-        settings.cjk
-        if overrides and settings.cjk is not None
-        else normal.get("handle_chinese_chars", True)
-    )
-    special_numbers = {
-        *special.first,
-        *special.middle,
-        *special.last,
-        special.pad,
-        special.unknown,
-    }
-    splitting = [
-        token
-        for token in added
-        if token.number not in special_numbers and token.content not in _BERT_TOKENS
-    ]
-    return WordPiece(
-        vocabulary,
-        settings.complete(
-            special, names.get, parts.get("padding"), parts.get("truncation")
-        ),
+    accents = normal.get("strip_accents")
+    cjk = normal.get("handle_chinese_chars", True)
+    if settings.of_bert_class:
+        if settings.lower_case is not None:
+            lower = settings.lower_case
+        if settings.strip_accents is not None:
+            accents = settings.strip_accents
+        if settings.cjk is not None:
+            cjk = settings.cjk
+    return _Normalization(
         lower_case=bool(lower),
         strip_accents=accents if isinstance(accents, bool) else None,
-        clean=bool(normal.get("clean_text", True)),
         cjk=bool(cjk),
-        prefix=prefix,
-        max_word_chars=max_word_chars,
-        added=splitting,
     )
 
 
-def _added_tokens(
-    listed: object, settings: TokenizerSettings
-) -> list[AddedToken] | str:
-    """Return the added tokens of both files, or the key that needs the library."""
+def _splitting_tokens(
+    added: Sequence[AddedToken], special: Special
+) -> list[AddedToken]:
+    """Return the added tokens that a user's text may contain."""
+    special_numbers = {*special.first, *special.middle, *special.last}
+    special_numbers |= {special.pad, special.unknown}
+    tokens = []
+    for token in added:
+        if token.number in special_numbers or token.content in _BERT_TOKENS:
+            continue
+        tokens.append(token)
+    return tokens
+
+
+def _added_tokens(listed: object, settings: TokenizerSettings) -> list[AddedToken]:
+    """Return the added tokens of ``tokenizer.json`` and of the settings."""
     entries = listed if isinstance(listed, list) else []
     if len(entries) > MAX_TOKENS:
-        return f"added_tokens has more than {MAX_TOKENS:,} entries"
+        raise _NeedsLibraryError(f"added_tokens has more than {MAX_TOKENS:,} entries")
     by_content: dict[str, AddedToken] = {}
     for entry in entries:
         token = added_token(entry)
         if token is None:
-            return "added_tokens has entries of another form"
+            raise _NeedsLibraryError("added_tokens has entries of another form")
         by_content[token.content] = token
     for token in settings.added:
         by_content.setdefault(token.content, token)
@@ -453,38 +524,16 @@ def _added_tokens(
 
 
 class LibraryTokenizer:
-    """Any ``tokenizer.json``, through a ``tokenizers.Tokenizer`` of the library."""
+    """Run any ``tokenizer.json`` with the ``tokenizers`` library."""
 
     def __init__(self, library: Any, settings: TokenizerSettings) -> None:
-        normalizer = library.normalizer
-        if (
-            normalizer is not None
-            and _growth(json.loads(normalizer.__getstate__())) > MAX_GROWTH
-        ):
-            raise ModelLoadError(
-                f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones"
-            )
-        if hasattr(
-            library.model, "max_input_chars_per_word"
-        ):  # cutting a word up costs its length squared
-            library.model.max_input_chars_per_word = min(
-                library.model.max_input_chars_per_word, WORD_CHARS_LIMIT
-            )
+        _bound_work(library)
         padding, truncation = library.padding, library.truncation
         library.no_padding()
         library.no_truncation()
         _add_missing(library, settings.added)
         self._library = library
-        processor = library.post_processor
-        try:
-            special = special_of(
-                None if processor is None else json.loads(processor.__getstate__())
-            )
-        except UnsupportedProcessorError as error:
-            raise ModelLoadError(
-                f"tokenizer.json beside the model cannot be used: {error} is not supported"
-            ) from None
-        special = special._replace(
+        special = _library_special(library)._replace(
             pad=self._number("[PAD]", "<pad>"), unknown=self._number("[UNK]", "<unk>")
         )
         self.special = settings.complete(
@@ -493,19 +542,50 @@ class LibraryTokenizer:
 
     def tokens(self, text: str) -> Iterator[Token]:
         try:
-            # Unlike encode, it lets other threads go on meanwhile: a file's regular expressions may take for ever.
+            # Unlike encode, encode_batch releases the GIL: a file's regular expressions
+            # may run for minutes.
             encoded = self._library.encode_batch([text], add_special_tokens=False)[0]
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # what Rust calls a panic is no Exception, and would end the request's thread
+        except BaseException as error:
+            # A Rust panic is not an Exception and would end the request's thread.
             raise invalid_input(
                 f"the model's tokenizer cannot take this text: {str(error)[:200]}"
             ) from None
         return _tokens_of(encoded)
 
     def _number(self, *names: str) -> int:
-        numbers = (self._library.token_to_id(name) for name in names)
-        return next((number for number in numbers if number is not None), 0)
+        for name in names:
+            number: int | None = self._library.token_to_id(name)
+            if number is not None:
+                return number
+        return 0
+
+
+def _bound_work(library: Any) -> None:
+    """Limit the work that a hostile ``tokenizer.json`` can cause."""
+    normalizer = library.normalizer
+    if normalizer is not None:
+        growth = _growth(json.loads(normalizer.__getstate__()))
+        if growth > MAX_GROWTH:
+            raise ModelLoadError(
+                f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones"
+            )
+    # Splitting a word costs its length squared.
+    limit = getattr(library.model, "max_input_chars_per_word", None)
+    if limit is not None:
+        library.model.max_input_chars_per_word = min(limit, WORD_CHARS_LIMIT)
+
+
+def _library_special(library: Any) -> Special:
+    processor = library.post_processor
+    state = None if processor is None else json.loads(processor.__getstate__())
+    try:
+        return special_of(state)
+    except UnsupportedProcessorError as error:
+        raise ModelLoadError(
+            f"tokenizer.json beside the model cannot be used: {error} is not supported"
+        ) from None
 
 
 def _tokens_of(encoded: Any) -> Iterator[Token]:
@@ -519,44 +599,45 @@ def _tokens_of(encoded: Any) -> Iterator[Token]:
 
 
 def _add_missing(library: Any, tokens: Sequence[AddedToken]) -> None:
-    """Add the tokens of ``tokenizer_config.json`` that a ``tokenizer.json`` lacks, as transformers does."""
+    """Add the tokens that only ``tokenizer_config.json`` has, as transformers does."""
     from tokenizers import AddedToken as LibraryToken
 
     for token in tokens:
-        if library.token_to_id(token.content) is None:
-            flags = token._asdict()
-            number = flags.pop("number")
-            library.add_tokens([LibraryToken(**flags)])
-            if library.token_to_id(token.content) != number:
-                raise ModelLoadError(
-                    f"tokenizer_config.json beside the model numbers {token.content!r:.60} unlike tokenizer.json"
-                )
+        if library.token_to_id(token.content) is not None:
+            continue
+        flags = token._asdict()
+        number = flags.pop("number")
+        library.add_tokens([LibraryToken(**flags)])
+        if library.token_to_id(token.content) != number:
+            raise ModelLoadError(
+                f"tokenizer_config.json beside the model numbers {token.content!r:.60} "
+                "unlike tokenizer.json"
+            )
 
 
 def _growth(normalizer: Any) -> int:
-    """Return how many times longer a text may become by a normalizer's ``Replace`` parts, one after the other."""
+    """Return the factor by which a normalizer's ``Replace`` steps may lengthen a text."""
     if not isinstance(normalizer, dict):
         return 1
-    growth = (
-        max(1, len(str(normalizer.get("content", ""))))
-        if normalizer.get("type") == "Replace"
-        else 1
-    )
+    growth = 1
+    if normalizer.get("type") == "Replace":
+        growth = max(1, len(str(normalizer.get("content", ""))))
     for part in normalizer.get("normalizers", ()):
         growth *= _growth(part)
     return growth
 
 
 def _weight(content: bytes) -> int:
-    """Estimate the memory of a vocabulary: its text, and each piece as a key of a mapping."""
+    """Estimate a vocabulary's memory: its text and a mapping with its pieces."""
     return len(content) + _PIECE_BYTES * max(content.count(b"\n"), content.count(b":"))
 
 
 def _numbered(content: bytes) -> dict[str, int]:
-    """Return a vocabulary with one token a line, numbered from 0."""
+    """Return a vocabulary with one token per line, numbered from 0."""
     lines = content.decode("utf-8-sig", errors="replace").split("\n")
-    return {
-        line.rstrip("\r"): number
-        for number, line in enumerate(lines)
-        if line.rstrip("\r")
-    }
+    numbers = {}
+    for number, line in enumerate(lines):
+        token = line.rstrip("\r")
+        if token:
+            numbers[token] = number
+    return numbers

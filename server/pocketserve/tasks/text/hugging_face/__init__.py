@@ -1,1 +1,1 @@
-"""Files that Hugging Face's libraries write beside a model of texts."""
+"""Files that Hugging Face's libraries write beside a text model."""

@@ -1,7 +1,8 @@
-"""Tokens that were added to a vocabulary: a text is split at them before it is cut into words.
+"""Find added tokens: a text is split at them before it is split into words.
 
-The rules are those of the ``tokenizers`` library (``added_vocabulary.rs``): the longest of the tokens that begin at the
-earliest position, first those that match the text as it is, then those that match it normalised.
+The rules are those of the ``tokenizers`` library (``added_vocabulary.rs``): tokens that
+match the text verbatim go before those that match it normalised. The earliest match
+wins, and of several at one position the longest.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-MAX_TOKENS = 1000  # in one pattern, which tries them one after the other at each position of a text
+MAX_TOKENS = 1000  # one pattern tries all of them at each position of a text
 MAX_CHARS = 200  # of one token
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
 class AddedToken(NamedTuple):
-    """A token that is found before a text is normalised, or after it.
+    """A token that is matched before or after a text is normalised.
 
     Attributes:
-        single_word: whether it only counts between characters that belong to no word.
-        lstrip, rstrip: whether it takes the spaces at its left, at its right.
+        single_word: whether it only matches as a whole word.
+        lstrip: whether it includes the spaces on its left.
+        rstrip: whether it includes the spaces on its right.
         normalized: whether it is compared with the normalised text.
     """
 
@@ -32,7 +35,7 @@ class AddedToken(NamedTuple):
 
 
 class Match(NamedTuple):
-    """An added token in a text, with the range that it takes."""
+    """The range of an added token in a text."""
 
     number: int
     start: int
@@ -40,15 +43,18 @@ class Match(NamedTuple):
 
 
 class AddedTokens:
-    """Finds added tokens in a text."""
+    """Find added tokens in a text."""
 
     def __init__(
         self, tokens: Sequence[AddedToken], normalise: Callable[[str], str]
     ) -> None:
-        self._raw = {token.content: token for token in tokens if not token.normalized}
-        self._normalised = {
-            normalise(token.content): token for token in tokens if token.normalized
-        }
+        self._raw: dict[str, AddedToken] = {}
+        self._normalised: dict[str, AddedToken] = {}
+        for token in tokens:
+            if token.normalized:
+                self._normalised[normalise(token.content)] = token
+            else:
+                self._raw[token.content] = token
         self._raw_pattern = _pattern(self._raw)
         self._normalised_pattern = _pattern(self._normalised)
 
@@ -58,7 +64,7 @@ class AddedTokens:
         return self._normalised_pattern is not None
 
     def in_raw(self, text: str) -> Iterator[Match]:
-        """Yield the tokens that are written in a text as it is."""
+        """Yield the tokens that occur verbatim in a text."""
         return _matches(self._raw_pattern, self._raw, text)
 
     def in_normalised(self, text: str) -> Iterator[Match]:
@@ -75,10 +81,7 @@ def added_token(value: Any) -> AddedToken | None:
         return None
     if not isinstance(content, str) or not 0 < len(content) <= MAX_CHARS:
         return None
-    flags = [
-        value.get(key, False)
-        for key in ("single_word", "lstrip", "rstrip", "normalized")
-    ]
+    flags = [value.get(key, False) for key in _FLAGS]
     if not all(isinstance(flag, bool) for flag in flags):
         return None
     return AddedToken(number, content, *flags)
@@ -98,11 +101,10 @@ def _matches(
     for match in pattern.finditer(text):
         token = tokens[match.group()]
         start, end = match.span()
-        if start < last:  # the spaces behind the token before reach into this one
+        if start < last:  # inside the previous token's trailing spaces
             continue
-        if token.single_word and (
-            _is_word_char(text, start - 1) or _is_word_char(text, end)
-        ):
+        touches_word = _is_word_char(text, start - 1) or _is_word_char(text, end)
+        if token.single_word and touches_word:
             continue
         while token.lstrip and start > last and text[start - 1].isspace():
             start -= 1

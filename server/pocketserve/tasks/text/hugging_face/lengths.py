@@ -1,4 +1,4 @@
-"""The number of tokens that a model takes, from the configuration files beside it."""
+"""Derive a model's token limit from its configuration files."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ _DEFAULT_PAD = 1  # of all models in ``_BEHIND_PADDING``
 
 _BEHIND_PADDING = frozenset(
     (
-        *(
-            "bridgetower",
-            "camembert",
-            "data2vec-text",
-            "esm",
-            "ibert",
-            "layoutlmv3",
-            "lilt",
-            "longformer",
-            "luke",
-        ),
-        *(
-            "markuplm",
-            "mpnet",
-            "roberta",
-            "roberta-prelayernorm",
-            "xlm-roberta",
-            "xlm-roberta-xl",
-            "xmod",
-        ),
+        "bridgetower",
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "mpnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
     )
 )
-"""Models whose positions begin behind ``pad_token_id``: transformers, ``create_position_ids_from_input_ids``."""
+"""Models whose positions begin after ``pad_token_id``.
+
+Source: transformers, ``create_position_ids_from_input_ids``.
+"""
 
 _WITHOUT_LIMIT = frozenset(
     ("bloom", "funnel", "longt5", "mpt", "mt5", "t5", "transfo-xl", "umt5", "xlnet")
@@ -49,19 +48,18 @@ _RELATIVE_UNLESS_BIASED = frozenset(("deberta", "deberta-v2"))
 
 
 def token_limit(facts: ModelFacts, default: int = DEFAULT_LENGTH) -> int:
-    """Return the most tokens that the files allow, special ones included; the default if they state no limit."""
-    limits = [
-        usable_positions(facts.json_beside(CONFIG)),
-        tokenizer_settings(facts).max_length,
-    ]
-    return min(
-        (limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH),
-        default=default,
-    )
+    """Return the files' token limit, special tokens included, or the default."""
+    positions = usable_positions(facts.json_beside(CONFIG))
+    max_length = tokenizer_settings(facts).max_length
+    limits = []
+    for limit in (positions, max_length):
+        if limit is not None and 2 <= limit <= MAX_LENGTH:
+            limits.append(limit)
+    return min(limits, default=default)
 
 
 def usable_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the usable positions; None if there is no limit, or none is known."""
+    """Return the usable positions; None if unlimited or unknown."""
     kind = config.get("model_type")
     if kind in _WITHOUT_LIMIT:
         return None
@@ -73,4 +71,6 @@ def usable_positions(config: Mapping[str, Any]) -> int | None:
     if kind not in _BEHIND_PADDING:
         return count
     pad = config.get("pad_token_id")
-    return count - 1 - (pad if type(pad) is int and pad >= 0 else _DEFAULT_PAD)
+    if type(pad) is not int or pad < 0:
+        pad = _DEFAULT_PAD
+    return count - 1 - pad

@@ -1,4 +1,4 @@
-"""The post-processor of a ``tokenizer.json``: the special tokens around a text and around a pair."""
+"""Read the special tokens of a ``tokenizer.json``'s post-processor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SEQUENCES = ("A", "B")
 
 
 class UnsupportedProcessorError(ValueError):
-    """A post-processor that is not supported; the text names the part."""
+    """Report an unsupported post-processor; the text names the part."""
 
 
-class _Part(NamedTuple):
+class _TemplatePart(NamedTuple):
     """A part of a template: a text of the request, or a special token."""
 
     sequence: str  # ``A`` or ``B``; empty for a special token
@@ -26,7 +26,7 @@ class _Part(NamedTuple):
 class _Template(NamedTuple):
     """A template, split at its texts."""
 
-    special: tuple[tuple[int, ...], ...]  # before, between and behind the texts
+    special: tuple[tuple[int, ...], ...]  # before, between and after the texts
     types: tuple[int, ...]  # of all parts
 
 
@@ -34,7 +34,7 @@ def special_of(processor: object) -> Special:
     """Return the special tokens that a post-processor adds.
 
     Raises:
-        UnsupportedProcessorError: it is none of the ``tokenizers`` library's, or its single texts can't be encoded.
+        UnsupportedProcessorError: its kind is unknown, or its single texts can't be encoded.
             If only its pairs can't, ``pair_fault`` says why.
     """
     kind, content = _only_processor(processor)
@@ -49,14 +49,12 @@ def special_of(processor: object) -> Special:
 
 
 def _only_processor(processor: object) -> tuple[str, Mapping[str, Any]]:
-    """Return the kind and content of the processor that adds tokens; an empty kind if there is none."""
-    if processor is None:
+    """Return kind and content of the processor that adds tokens; "" if there is none."""
+    if processor is None or _is_byte_level(processor):
         return "", {}
     if not isinstance(processor, dict):
         raise UnsupportedProcessorError("post_processor is no object")
     kind = processor.get("type")
-    if kind == "ByteLevel":  # changes offsets only
-        return "", {}
     if kind in ("TemplateProcessing", "BertProcessing", "RobertaProcessing"):
         return kind, processor
     if kind != "Sequence":
@@ -64,16 +62,17 @@ def _only_processor(processor: object) -> tuple[str, Mapping[str, Any]]:
     inner = processor.get("processors")
     if not isinstance(inner, list) or len(inner) > MAX_PARTS:
         raise UnsupportedProcessorError("post_processor.processors is no list")
-    adding = [
-        part
-        for part in inner
-        if not (isinstance(part, dict) and part.get("type") == "ByteLevel")
-    ]
+    adding = [part for part in inner if not _is_byte_level(part)]
     if len(adding) > 1:
         raise UnsupportedProcessorError(
             "post_processor.processors has several that add tokens"
         )
-    return _only_processor(adding[0]) if adding else ("", {})
+    return _only_processor(adding[0] if adding else None)
+
+
+def _is_byte_level(processor: object) -> bool:
+    """Return whether a processor only changes offsets."""
+    return isinstance(processor, dict) and processor.get("type") == "ByteLevel"
 
 
 def _number_of(content: Mapping[str, Any], key: str) -> int:
@@ -101,42 +100,48 @@ def _of_template(content: Mapping[str, Any]) -> Special:
     return special._replace(middle=pair.special[1], pair_types=pair.types)
 
 
-def _parts(template: object, numbers: Mapping[str, Any]) -> list[_Part]:
+def _parts(template: object, numbers: Mapping[str, Any]) -> list[_TemplatePart]:
     if not isinstance(template, list) or len(template) > MAX_PARTS:
         raise UnsupportedProcessorError("post_processor has no template")
-    parts: list[_Part] = []
-    for part in template:
-        kind, content = (
-            next(iter(part.items()))
-            if isinstance(part, dict) and len(part) == 1
-            else ("", {})
-        )
-        token_type = content.get("type_id") if isinstance(content, dict) else None
-        if kind not in ("Sequence", "SpecialToken") or type(token_type) is not int:
-            raise UnsupportedProcessorError(
-                "post_processor has a template with unknown parts"
-            )
-        name = content.get("id")
+    parts: list[_TemplatePart] = []
+    for entry in template:
+        kind, name, token_type = _read_entry(entry)
         if kind == "Sequence":
-            parts.append(_Part(str(name), -1, token_type))
+            parts.append(_TemplatePart(str(name), -1, token_type))
             continue
-        token = numbers.get(name) if isinstance(name, str) else None
-        ids = token.get("ids") if isinstance(token, dict) else None
-        if (
-            not isinstance(ids, list)
-            or not ids
-            or len(ids) > MAX_PARTS
-            or not all(map(_is_number, ids))
-        ):
-            raise UnsupportedProcessorError(
-                f"post_processor.special_tokens lacks {str(name)!r:.60}"
-            )
-        parts.extend(_Part("", number, token_type) for number in ids)
+        for number in _special_numbers(numbers, name):
+            parts.append(_TemplatePart("", number, token_type))
     return parts
 
 
-def _template(parts: Sequence[_Part], sequences: Sequence[str], name: str) -> _Template:
-    if tuple(part.sequence for part in parts if part.sequence) != tuple(sequences):
+def _read_entry(entry: object) -> tuple[str, object, int]:
+    """Return kind, name and token type of a template's entry."""
+    if isinstance(entry, dict) and len(entry) == 1:
+        ((kind, content),) = entry.items()
+        if kind in ("Sequence", "SpecialToken") and isinstance(content, dict):
+            token_type = content.get("type_id")
+            if type(token_type) is int:
+                return kind, content.get("id"), token_type
+    raise UnsupportedProcessorError("post_processor has a template with unknown parts")
+
+
+def _special_numbers(numbers: Mapping[str, Any], name: object) -> list[int]:
+    """Return the numbers of a special token, which may stand for several."""
+    token = numbers.get(name) if isinstance(name, str) else None
+    ids = token.get("ids") if isinstance(token, dict) else None
+    if not isinstance(ids, list) or not 0 < len(ids) <= MAX_PARTS:
+        ids = [None]
+    if not all(map(_is_number, ids)):
+        raise UnsupportedProcessorError(
+            f"post_processor.special_tokens lacks {str(name)!r:.60}"
+        )
+    return ids
+
+
+def _template(
+    parts: Sequence[_TemplatePart], sequences: Sequence[str], name: str
+) -> _Template:
+    if [part.sequence for part in parts if part.sequence] != list(sequences):
         raise UnsupportedProcessorError(
             f"post_processor.{name} has its texts in another order"
         )
@@ -146,7 +151,8 @@ def _template(parts: Sequence[_Part], sequences: Sequence[str], name: str) -> _T
             groups.append([])
         else:
             groups[-1].append(part.number)
-    return _Template(tuple(map(tuple, groups)), tuple(part.type for part in parts))
+    types = tuple(part.type for part in parts)
+    return _Template(tuple(tuple(group) for group in groups), types)
 
 
 def _is_number(value: object) -> bool:

@@ -1,6 +1,7 @@
-"""The steps of a sentence-transformers model behind the network: pooling, dense layers, normalisation.
+"""Apply a sentence-transformers model's steps after the network.
 
-``modules.json`` lists them. Without it, ``1_Pooling/config.json`` still says how tokens are pooled.
+These are pooling, dense layers and normalisation. ``modules.json`` lists them. Without
+it, ``1_Pooling/config.json`` still defines the pooling.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 MAX_MODULES = 16
 MAX_WEIGHT_BYTES = 64 << 20
-MAX_WEIGHT_HEADER = (
-    64 << 10
-)  # bytes; a dense layer has two tensors, and reading a header takes many times its size
+# Bytes; a dense layer has two tensors. Parsing a header takes many times its size.
+MAX_WEIGHT_HEADER = 64 << 10
 
 _PACKAGE = "sentence_transformers."
 
@@ -34,7 +34,10 @@ POOLING_MODES = (
     "weightedmean",
     "lasttoken",
 )
-"""In the order in which sentence-transformers joins several: sentence_transformer/modules/pooling.py."""
+"""In the order in which sentence-transformers joins several.
+
+Source: sentence_transformer/modules/pooling.py.
+"""
 
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -47,7 +50,7 @@ _FLAGS = {
 
 
 class Pooling(NamedTuple):
-    """The way from a vector a token to one vector.
+    """The combination of token vectors into one vector.
 
     Attributes:
         modes: of ``POOLING_MODES``; the vectors of several are joined.
@@ -58,24 +61,22 @@ class Pooling(NamedTuple):
     include_prompt: bool = True
 
     def apply(self, values: Array, is_text: Array, prompt: int = 0) -> Array:
-        """Return the vector of token vectors [tokens, size].
+        """Combine token vectors [tokens, size] into one vector.
 
         Args:
-            is_text: which tokens are no padding.
-            prompt: tokens of the prompt in front, which are left out unless ``include_prompt``.
+            is_text: booleans [tokens]; False for padding.
+            prompt: number of leading prompt tokens, excluded unless ``include_prompt``.
         """
         positions = np.flatnonzero(is_text)
+        if not len(positions):
+            positions = np.arange(len(values))
+            prompt = 0
         numbered = np.arange(1, len(positions) + 1, dtype=np.float32)
         if not self.include_prompt and 0 < prompt < len(positions):
-            positions, numbered = positions[prompt:], numbered[prompt:]
-        if not len(positions):
-            positions, numbered = (
-                np.arange(len(values)),
-                np.arange(1, len(values) + 1, dtype=np.float32),
-            )
+            positions = positions[prompt:]
+            numbered = numbered[prompt:]
         rows = values[positions]
-        parts = [_pooled(mode, rows, numbered) for mode in self.modes]
-        return np.concatenate(parts)
+        return np.concatenate([_pooled(mode, rows, numbered) for mode in self.modes])
 
 
 def _pooled(mode: str, rows: Array, weights: Array) -> Array:
@@ -107,7 +108,7 @@ class Dense(NamedTuple):
 
 
 class Normalize(NamedTuple):
-    """Scales a vector to length 1."""
+    """Scale a vector to length 1."""
 
     def apply(self, vector: Array) -> Array:
         size = float(np.linalg.norm(vector))
@@ -115,14 +116,17 @@ class Normalize(NamedTuple):
 
 
 class SentenceModules(NamedTuple):
-    """All steps behind the network."""
+    """The steps after the network."""
 
     pooling: Pooling | None = None
     steps: tuple[Dense | Normalize, ...] = ()
 
 
 def has_modules(facts: ModelFacts) -> bool:
-    """Return whether ``modules.json`` lists the steps, so that a vector is normalised only if it says so."""
+    """Return whether ``modules.json`` lists the steps.
+
+    If so, vectors are normalised only if it says so.
+    """
     return facts.beside(MODULES) is not None
 
 
@@ -157,7 +161,9 @@ def sentence_modules(facts: ModelFacts) -> SentenceModules:
 
 
 def reject_modules_behind(facts: ModelFacts) -> None:
-    """Raise if ``modules.json`` lists more than the network, for tasks that read the network's own scores.
+    """Raise if ``modules.json`` lists more than the network.
+
+    For tasks that read the network's own scores.
 
     Raises:
         MetadataError: names the module.
@@ -173,7 +179,7 @@ class _Module(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the class of the library; empty for a class of the model's own code."""
+        """Return the library's class; empty for one of the model's own code."""
         package, _, name = self.type.rpartition(".")
         return name if package.startswith(_PACKAGE) else ""
 
@@ -220,42 +226,42 @@ def _pooling(config: Mapping[str, Any]) -> Pooling:
 
 
 def _dense(facts: ModelFacts, folder: str) -> Dense:
-    config = facts.json_beside(f"{folder}/config.json")
     name = f"{folder}/model.safetensors"
     path = facts.beside(name)
     if path is None:
         raise MetadataError(
-            f"{name} is missing: sentence-transformers writes it with safe_serialization=True; "
-            "a pytorch_model.bin in its place can't be read"
+            f"{name} is missing: sentence-transformers writes it with "
+            "safe_serialization=True; a pytorch_model.bin in its place can't be read"
         )
-    activation = str(
-        config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    )
-    function = (
-        _ACTIVATIONS.get(activation.rpartition(".")[2])
-        if activation.startswith("torch.nn.")
-        else None
-    )
-    if function is None:
-        raise _unsupported(
-            f"activation_function = {activation!r:.60} in {folder}/config.json"
-        )
+    function = _activation(facts, f"{folder}/config.json")
     content = facts.read_beside(path, MAX_WEIGHT_BYTES)
     try:
         tensors = parse_safetensors(path, content, MAX_WEIGHT_HEADER)
     except ModelLoadError as error:
         raise MetadataError(f"{name} can't be used: {error}") from None
     weight, bias = _reals(tensors, "linear.weight"), _reals(tensors, "linear.bias")
-    if (
-        weight is None
-        or weight.ndim != 2
-        or (bias is not None and bias.shape != weight.shape[:1])
-    ):
+    is_dense = weight is not None and weight.ndim == 2
+    if weight is None or not is_dense or not _fits_bias(weight, bias):
         raise MetadataError(
             f"{name} can't be used: its tensors are not those of a dense layer"
         )
     facts.weights[name] = weight.nbytes
     return Dense(weight, bias, function)
+
+
+def _fits_bias(weight: Array, bias: Array | None) -> bool:
+    return bias is None or bias.shape == weight.shape[:1]
+
+
+def _activation(facts: ModelFacts, file: str) -> Callable[[Array], Array]:
+    """Return a dense layer's activation function; the library's default is Tanh."""
+    config = facts.json_beside(file)
+    default = "torch.nn.modules.activation.Tanh"
+    activation = str(config.get("activation_function", default))
+    function = _ACTIVATIONS.get(activation.rpartition(".")[2])
+    if function is None or not activation.startswith("torch.nn."):
+        raise _unsupported(f"activation_function = {activation!r:.60} in {file}")
+    return function
 
 
 def _reals(tensors: Mapping[str, tuple[str, Array]], name: str) -> Array | None:

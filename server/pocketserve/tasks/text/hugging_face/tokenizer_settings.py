@@ -1,4 +1,8 @@
-"""Settings of a tokenizer in ``tokenizer_config.json``, ``special_tokens_map.json`` and ``added_tokens.json``."""
+"""Read a tokenizer's settings from Hugging Face's files.
+
+They are in ``tokenizer_config.json``, ``special_tokens_map.json`` and
+``added_tokens.json``.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +59,12 @@ class TokenizerSettings(NamedTuple):
 
     @property
     def sets_prefix_space(self) -> bool:
-        """Return whether the class splits texts by ``prefix_space``, whatever ``tokenizer.json`` says."""
+        """Return whether ``prefix_space`` overrides ``tokenizer.json``."""
         return self.tokenizer_class.startswith(_SETS_PREFIX_SPACE)
 
     @property
     def of_bert_class(self) -> bool:
-        """Return whether the class is one that reads ``do_lower_case``."""
+        """Return whether the class reads ``do_lower_case``."""
         return self.tokenizer_class not in _GENERIC_CLASSES
 
     def complete(
@@ -70,11 +74,12 @@ class TokenizerSettings(NamedTuple):
         padding: object = None,
         truncation: object = None,
     ) -> Special:
-        """Return special tokens and sides completed by the settings.
+        """Complete special tokens and sides with the settings.
 
         Args:
             number_of: returns a token's number; None if there is none.
-            padding, truncation: the settings in ``tokenizer.json``, which come after these.
+            padding: ``padding`` of ``tokenizer.json``; these settings have priority.
+            truncation: ``truncation`` of ``tokenizer.json``, likewise.
         """
         pads = padding if isinstance(padding, Mapping) else {}
         cuts = truncation if isinstance(truncation, Mapping) else {}
@@ -106,14 +111,15 @@ class TokenizerSettings(NamedTuple):
             last = tuple(number for number in last if number != eos)
         if (first, last) == (special.first, special.last):
             return special
-        middle = (*last, *first)
-        return special._replace(
-            first=first,
-            middle=middle,
-            last=last,
-            single_types=(),
-            pair_types=(),
-            pair_fault="",
+        return Special(
+            first,
+            (*last, *first),
+            last,
+            special.pad,
+            special.unknown,
+            pad_type=special.pad_type,
+            pad_left=special.pad_left,
+            cut_left=special.cut_left,
         )
 
 
@@ -148,22 +154,27 @@ def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
 
 
 def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ...]:
-    """Return the tokens of ``added_tokens_decoder``, and those of ``added_tokens.json``, which older versions wrote."""
+    """Return the tokens of ``added_tokens_decoder`` and ``added_tokens.json``.
+
+    Older versions wrote the second.
+    """
     tokens: dict[str, AddedToken] = {}
     listed = config.get("added_tokens_decoder")
-    entries = (
-        listed.items() if isinstance(listed, dict) and len(listed) <= MAX_ADDED else ()
-    )
-    for number, entry in entries:
-        if isinstance(entry, dict) and number.isdecimal() and len(number) < 10:
-            token = added_token({**entry, "id": int(number)})
-            if token is not None:
-                tokens[token.content] = token
+    if isinstance(listed, dict) and len(listed) <= MAX_ADDED:
+        for number, entry in listed.items():
+            if not isinstance(entry, dict):
+                continue
+            if number.isdecimal() and len(number) < 10:
+                token = added_token({**entry, "id": int(number)})
+                if token is not None:
+                    tokens[token.content] = token
     older = facts.json_beside(ADDED_TOKENS)
-    for content, number in older.items() if len(older) <= MAX_ADDED else ():
-        token = added_token({"id": number, "content": content, "normalized": True})
-        if token is not None:
-            tokens.setdefault(content, token)
+    if len(older) <= MAX_ADDED:
+        for content, number in older.items():
+            entry = {"id": number, "content": content, "normalized": True}
+            token = added_token(entry)
+            if token is not None:
+                tokens.setdefault(content, token)
     return tuple(tokens.values())
 
 
