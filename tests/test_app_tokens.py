@@ -259,7 +259,7 @@ def test_the_command_creates_lists_and_revokes(tmp_path, capsys):
     )
     (entry,) = json.loads(command(capsys, "--list", "--json", *where))
     assert set(entry) == {"name", "created", "expires"}
-    assert "taken back" in command(capsys, "--revoke", "camera", *where)
+    assert "is revoked" in command(capsys, "--revoke", "camera", *where)
     assert "no token called 'camera'" in command(
         capsys, "--revoke", "camera", *where, code=1
     )

@@ -123,7 +123,7 @@ def test_wrong_usage_exits_with_2(capsys, words):
         ),
         (
             ["stop", "digits"],
-            "arguments: digits; it ends the whole server, and an idle model is unloaded by itself",
+            "arguments: digits; it stops the whole server; idle models are unloaded automatically",
         ),
         (
             ["models", "digits"],

@@ -193,7 +193,7 @@ def test_save_pictures_of_the_answers(
     ("words", "reason"),
     [
         (["{tmp}/photos/7.png", "5.1"], "'5.1' is no file, folder or address"),
-        (["{tmp}/empty"], "empty' holds no files"),
+        (["{tmp}/empty"], "empty' has no files"),
         (["{tmp}/nowhere"], "nowhere' is no regular file"),
         (["{tmp}/none.*"], "no file matches '"),
         ([""], "the input is empty"),
@@ -331,7 +331,9 @@ def test_predict_addresses_of_pictures(
     words = [f"{pages}/7.png", f"{pages}/away", f"{pages}/none", photos / "3.png"]
     code, out, err = run("digits", *words, "--jsonl", *where)
     lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 1 and f"{pages}/none cannot be fetched: it answers 404" in err
+    assert (
+        code == 1 and f"{pages}/none cannot be fetched: the server answers 404" in err
+    )
     assert [
         line["predictions"][0]["label"] if "error" not in line else "" for line in lines
     ] == ["7", "7", "", "3"]
@@ -343,10 +345,10 @@ def test_predict_addresses_of_pictures(
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("large", "holds more than 4,096 bytes"),
-        ("loop", "more than 5 addresses lead to others"),
+        ("large", "has more than 4,096 bytes"),
+        ("loop", "it redirects more than 5 times"),
         ("file", "cannot be fetched: No connection adapters were found"),
-        ("none", "it answers 404"),
+        ("none", "the server answers 404"),
     ],
 )
 def test_downloads_are_bounded(pages: str, path: str, reason: str) -> None:

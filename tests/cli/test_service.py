@@ -194,7 +194,7 @@ def test_a_system_without_a_service_manager_is_reported(
 
 def test_a_missing_folder_is_rejected(desktop, capsys) -> None:
     assert main(["service", "install", "nowhere"]) == 1
-    assert "nowhere is not there" in capsys.readouterr().err and not desktop.files()
+    assert "nowhere does not exist" in capsys.readouterr().err and not desktop.files()
 
 
 @pytest.mark.parametrize("link", [False, True], ids=["file", "link"])

@@ -546,7 +546,7 @@ def test_a_partial_download_is_reported_and_hidden(
     hub.cuts += [1000, 0]
     code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     assert code == 1
-    assert "1.0 kB are kept, and the same command goes on with them" in err
+    assert "1.0 kB are kept, and the same command resumes the download" in err
     assert [path.name[0] for path in folder.iterdir()] == ["."]
     hub.plain["/files/of/digits.tflite"] = other = (
         MODELS / "digits" / "digits.int8.tflite"
@@ -564,7 +564,7 @@ def test_each_piece_of_a_download_has_a_deadline(
     hub.stall = threading.Event()
     code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     hub.stall.set()
-    assert code == 1 and "the same command goes on with them" in err
+    assert code == 1 and "the same command resumes the download" in err
 
 
 @pytest.mark.parametrize(
@@ -574,7 +574,10 @@ def test_each_piece_of_a_download_has_a_deadline(
             {"Content-Length": "999999999999999"},
             "it takes 1000000.0 GB, and there is room for",
         ),
-        ({"Content-Encoding": "gzip"}, "it is sent packed, which was not asked for"),
+        (
+            {"Content-Encoding": "gzip"},
+            "the server compresses it, which was not requested",
+        ),
         (
             {"Content-Disposition": 'attachment; filename="a b.tflite"'},
             "a model cannot be called 'a b'",
@@ -620,13 +623,15 @@ def test_redirects_are_limited(add: Add, folder: Path, hub: StandIn) -> None:
         "/out": "http://example.com/a.tflite",
     }
     assert add(f"{hub.url}/old", "--name", "numbers")[0] == 0
-    assert "more than 5 addresses lead to others" in add(f"{hub.url}/loop")[2]
+    assert "it redirects more than 5 times" in add(f"{hub.url}/loop")[2]
     assert (
         "http://example.com/a.tflite is no address with https://"
         in add(f"{hub.url}/out")[2]
     )
     hub.statuses["/none.tflite"] = 404
-    assert "cannot be fetched: it answers 404" in add(f"{hub.url}/none.tflite")[2]
+    assert (
+        "cannot be fetched: the server answers 404" in add(f"{hub.url}/none.tflite")[2]
+    )
 
 
 class _LeadsOut(BaseAdapter):
@@ -651,7 +656,7 @@ def test_https_never_redirects_to_http() -> None:
     with bounded_session(ExchangeLimits()) as session:
         session.mount("https://", _LeadsOut())
         with pytest.raises(
-            ServerUnreachableError, match="it leads to an address without HTTPS"
+            ServerUnreachableError, match="it redirects to an address without HTTPS"
         ):
             open_address(session, "https://example.com/a.tflite", 5)
 
@@ -747,7 +752,7 @@ def test_hub_errors_leave_nothing(
         "hf:org/weights": "weights alone are no model: look for an ONNX or TFLite export of it",
         "hf:org/gated": "is behind an agreement: log in there, set HF_TOKEN, and accept it",
         "hf:org/broken": "the hub answers 500",
-        "hf:org/other": "does not answer as the hub does; look at HF_ENDPOINT",
+        "hf:org/other": "does not answer like the hub; check HF_ENDPOINT",
         "hf:org/many": "org/many holds 2 models; name one:\n  hf:org/many/m_fp32.tflite  ",
     }
     for source, sentence in sentences.items():
@@ -770,8 +775,8 @@ def test_the_next_command_resumes_a_hub_download(
     add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, LIBRARY, None)
-    hub.cuts += [1 << 20, 1000, 0]  # the listing is complete
-    assert "the same command goes on" in add("hf:org/numbers")[2]
+    hub.cuts += [1 << 20, 1000, 0]  # the listing is whole
+    assert "the same command resumes the download" in add("hf:org/numbers")[2]
     assert add("hf:org/numbers")[0] == 0
     ranges = [
         headers["Range"]

@@ -270,7 +270,7 @@ def test_existing_labels_are_not_overwritten(
     code, _, err = run(
         "init", home, "--task", "image-classification", "--labels", labels
     )
-    assert code == 1 and "labels.txt is there already, with other names" in err
+    assert code == 1 and "labels.txt exists already, with other names" in err
     assert (home / "labels.txt").read_text() == "x\n" * 10 and not (
         home / "model.toml"
     ).exists()
@@ -293,7 +293,7 @@ def test_questions_appear_on_the_terminal(folder: Path, labels: Path) -> None:
         questions = {
             b"What does it do? ": b"1",
             b"one a line [%s, - for none]: " % bytes(folder / "labels.txt"): b"",
-            b"What does it take pixels as; nothing if you do not know? ": b"1",
+            b"How does it expect pixels (leave empty if unknown)? ": b"1",
         }
         for question, answer in questions.items():
             assert question in shown_until(screen, question)
@@ -346,8 +346,8 @@ def test_answer_questions_on_a_terminal(
     assert questions[0] == questions[1] == "What does it do? [a number or name] "
     assert [question.partition(" [")[0] for question in questions[2:]] == [
         *["File with the names of its classes, one a line"] * 2,
-        "What does it take pixels as; nothing if you do not know?",
-        "Its scores are no probabilities. What makes them so?",
+        "How does it expect pixels (leave empty if unknown)?",
+        "Its scores are no probabilities. Which activation makes them so?",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command in ``commands``, each with ``add_parser`` and ``run``."""
+"""The command line; ``commands`` has a file for each command."""
 
 from __future__ import annotations
 
@@ -58,123 +58,136 @@ FOLDER = {
     name: f"pocketserve.cli.folder.{name}"
     for name in ("add", "remove", "rename", "init")
 }
-# Modules that are not in pocketserve.cli.commands.
+# Commands whose modules are outside pocketserve.cli.commands.
 ELSEWHERE = {
     "completion": "pocketserve.cli.completion",
     **RUNNING,
     **FOLDER,
 }
 OTHER_NAMES = {
-    **{
-        "list": "models",
-        "ps": "status",
-        "ls": "models",
-        "run": "predict",
-        "show": "inspect",
-        "info": "inspect",
-    },
-    **{
-        "pull": "add",
-        "download": "add",
-        "rm": "remove",
-        "delete": "remove",
-        "mv": "rename",
-        "start": "serve",
-    },
+    "list": "models",
+    "ps": "status",
+    "ls": "models",
+    "run": "predict",
+    "show": "inspect",
+    "info": "inspect",
+    "pull": "add",
+    "download": "add",
+    "rm": "remove",
+    "delete": "remove",
+    "mv": "rename",
+    "start": "serve",
 }
-"""What other tools call a command of ours: Ollama and Docker, mostly."""
+"""Aliases from other tools, mostly Ollama and Docker, with our command for each."""
 
+_LOG_HINT = (
+    "`pocketserve serve` prints the log; "
+    "for a service, `pocketserve service status` shows where it is"
+)
+_COPY_HINT = "`pocketserve add FOLDER/MODEL --name NEW` adds a copy of a model"
 WAYS = {
-    **dict.fromkeys(
-        ("log", "logs"),
-        "the log is what `pocketserve serve` prints; of a service, `pocketserve service status` says where it is",
+    "log": _LOG_HINT,
+    "logs": _LOG_HINT,
+    "cp": _COPY_HINT,
+    "copy": _COPY_HINT,
+    "restart": (
+        "`pocketserve reload` reads the models folder again; "
+        "`pocketserve stop` stops the server so that you can start it again"
     ),
-    **dict.fromkeys(
-        ("cp", "copy"),
-        "`pocketserve add FOLDER/MODEL --name NEW` adds a copy of a model",
+    "search": (
+        "look for models on https://huggingface.co/models; "
+        "`pocketserve add hf:ORG/REPO` downloads one"
     ),
-    "restart": "`pocketserve reload` reads the models folder again; `pocketserve stop` ends the server for a new start",
-    "search": "look for models on https://huggingface.co/models; `pocketserve add hf:ORG/REPO` brings one here",
 }
-"""Commands of other tools that several of ours do, or none."""
+"""Commands of other tools that have no single equivalent here, with a hint for each."""
 
+_INSPECT_HINT = "`pocketserve inspect MODEL` shows one model"
 WITHOUT_WORDS = {
-    "stop": "it ends the whole server, and an idle model is unloaded by itself; `pocketserve status` shows all loaded",
-    **dict.fromkeys(
-        ("models", "status"), "`pocketserve inspect MODEL` shows one model"
+    "stop": (
+        "it stops the whole server; idle models are unloaded automatically; "
+        "`pocketserve status` lists the loaded ones"
     ),
+    "models": _INSPECT_HINT,
+    "status": _INSPECT_HINT,
 }
-"""Commands that take no words behind them, as those of other tools do, and what to do instead."""
+"""Commands without arguments that take one in other tools, with a hint for each."""
 
 BREAK = "\n    "
-WITH_VALUE, FLAGS = (
-    ("--url", "--token-file"),
-    ("--json", "--debug"),
-)  # options that may also stand before the command
-_FOR = {
-    command: ", ".join(word for word in OTHER_NAMES if OTHER_NAMES[word] == command)
-    for command in COMMANDS
-}
-EPILOG = (
-    f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before or after a command that has them. Other names: "
-    f"{'; '.join(f'{words} for {command}' for command, words in _FOR.items() if words)}; help COMMAND; version."
-)
+
+# Options that are also accepted before the command.
+WITH_VALUE = ("--url", "--token-file")
+FLAGS = ("--json", "--debug")
+
+_NO_SPACE_HINT = "; make room on the device and try again"
 WAYS_OUT = {
-    errno.ENOSPC: "; make room on the device and try again",
-    errno.EFBIG: "; make room on the device and try again",
-    errno.EACCES: "; choose a place that you may use",
-    errno.EROFS: "; choose a place that can be written",
+    errno.ENOSPC: _NO_SPACE_HINT,
+    errno.EFBIG: _NO_SPACE_HINT,
+    errno.EACCES: "; choose a path that you have permission to use",
+    errno.EROFS: "; choose a path on a writable file system",
     errno.EMFILE: "; allow more open files (ulimit -n)",
 }
 
 
+def _epilog() -> str:
+    """Return the help's last paragraph, with the aliases."""
+    aliases: dict[str, list[str]] = {command: [] for command in COMMANDS}
+    for alias, command in OTHER_NAMES.items():
+        aliases[command].append(alias)
+    texts = []
+    for command, words in aliases.items():
+        if words:
+            texts.append(f"{', '.join(words)} for {command}")
+    options = ", ".join((*WITH_VALUE, *FLAGS))
+    return (
+        f"{options} may stand before or after a command that has them. "
+        f"Other names: {'; '.join(texts)}; help COMMAND; version."
+    )
+
+
 class _Parser(argparse.ArgumentParser):
-    """Takes options by their whole names only: ``--port`` is not ``--port-wait``."""
+    """Parse without abbreviations: ``--port`` is not ``--port-wait``."""
 
     def __init__(self, **options: Any) -> None:
-        width, has_options = (
-            _width(),
-            " " in options["prog"],
-        )  # the list of commands has short words
-        column = (
-            8 if has_options and width < NARROW else 24
-        )  # where texts begin, at most; longer words get a line
+        width = _width()
+        has_options = " " in options["prog"]
+        # The column where texts begin; longer options get a line of their own.
+        # Options need a narrow first column on a phone, short command names don't.
+        column = 8 if has_options and width < NARROW else 24
         formatter = partial(HelpFormatter, width=width, max_help_position=column)
         super().__init__(
             allow_abbrev=False, **{"formatter_class": formatter, **options}
         )
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the fault, and with what may have been meant instead of an unknown command or choice."""
-        if wrong := re.match(
+        """Exit with the error, suggesting a command or choice."""
+        invalid = re.match(
             r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message
-        ):
-            is_command, word, choices = (
-                wrong[1] == "COMMAND",
-                wrong[2],
-                wrong[3].replace("'", "").split(", "),
-            )
-            hint = did_you_mean(
-                word,
-                (*choices, *OTHER_NAMES, "version", "help") if is_command else choices,
-            )
-            message = f"{message}{hint}"
-            if is_command:
-                way = (
-                    f"; {WAYS[word]}"
-                    if word in WAYS
-                    else hint or "; `pocketserve --help` lists the commands"
-                )
-                message = f"there is no command {word!r}{way}"
-            if is_command and word in LAB_COMMANDS:
-                message = _not_installed(word)
+        )
+        if invalid is not None:
+            argument, word, listed = invalid.groups()
+            choices = listed.replace("'", "").split(", ")
+            if argument == "COMMAND":
+                message = _unknown_command(word, choices)
+            else:
+                message = f"{message}{did_you_mean(word, choices)}"
         self.print_usage(sys.stderr)
         print_text(f"{self.prog}: error: {message}", stream=sys.stderr)
         self.exit(EXIT_USAGE)
 
 
+def _unknown_command(word: str, commands: Sequence[str]) -> str:
+    """Return the error message for an unknown command."""
+    if word in LAB_COMMANDS:
+        return _not_installed(word)
+    if word in WAYS:
+        return f"there is no command {word!r}; {WAYS[word]}"
+    hint = did_you_mean(word, (*commands, *OTHER_NAMES, "version", "help"))
+    hint = hint or "; `pocketserve --help` lists the commands"
+    return f"there is no command {word!r}{hint}"
+
+
 def _not_installed(command: str) -> str:
-    """Return how to install a command of the lab."""
+    """Tell how to install a command of the lab."""
     return (
         f"{command!r} is a command of pocketserve-lab, which is not installed; "
         "run: pip install pocketserve-lab (in a clone: pip install ./lab)"
@@ -183,7 +196,10 @@ def _not_installed(command: str) -> str:
 
 @cache
 def _width() -> int:
-    """Return the width of help: to find the terminal's, argparse would load shutil with compressors."""
+    """Return the width of help texts.
+
+    Argparse would import shutil and its compression modules to find it.
+    """
     for descriptor in (1, 2, 0):  # standard output may go to a pager
         columns = terminal_columns(descriptor)
         if columns != NO_TERMINAL:
@@ -192,16 +208,17 @@ def _width() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; without any, print which there are."""
-    words = _command_first(sys.argv[1:] if arguments is None else arguments) or [
-        "--help"
-    ]
+    """Run one command; without any, print the help."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+    words = _command_first(arguments) or ["--help"]
     try:
         with plain_output(), tidy_end():
             options, unknown = command_parser(words).parse_known_args(words)
             if unknown:
+                advice = _advice(unknown, options.parser)
                 options.parser.error(
-                    f"unrecognized arguments: {' '.join(unknown)}{_advice(unknown, options.parser)}"
+                    f"unrecognized arguments: {' '.join(unknown)}{advice}"
                 )
             return _run(options)
     except KeyboardInterrupt:
@@ -211,10 +228,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         code = int(options.run(options))
-        if sys.stdout is not None:  # it may be closed: then nobody wants to read
-            sys.stdout.flush()  # here, where a reader that has gone is still handled
+        if sys.stdout is not None:
+            # A broken pipe must be raised here, where it is handled.
+            sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of our output has gone; that is no fault
+    except BrokenPipeError:  # the reader of our output has gone, which is fine
         give_up(sys.stdout)
         return EXIT_DONE
     except Exception as error:
@@ -226,25 +244,29 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _command_first(words: Sequence[str]) -> list[str]:
-    """Move common options that stand before the command behind it, ``pocketserve --url URL models``; name it as we do.
+    """Move common options behind the command, and resolve aliases.
 
-    ``help COMMAND`` becomes ``COMMAND --help``, and ``version`` ``--version``.
+    ``pocketserve --url URL ls`` becomes ``models --url URL``, ``help COMMAND`` becomes
+    ``COMMAND --help``, and ``version`` becomes ``--version``.
     """
     at = 0
     while at < len(words) and words[at].partition("=")[0] in (*WITH_VALUE, *FLAGS):
         at += 2 if words[at] in WITH_VALUE else 1
-    if words[at : at + 1] == ["help"]:
-        return [*_command_first(words[at + 1 : at + 2]), "--help"]
-    if list(words[at:]) in (["version"], ["-v"]):
+    rest = list(words[at:])
+    if rest[:1] == ["help"]:
+        return [*_command_first(rest[1:2]), "--help"]
+    if rest in (["version"], ["-v"]):
         return ["--version"]
-    command = OTHER_NAMES.get(words[at], words[at]) if at < len(words) else ""
+    if not rest:
+        return list(words)
+    command = OTHER_NAMES.get(rest[0], rest[0])
     if not is_command(command):
         return list(words)
-    return [command, *words[:at], *words[at + 1 :]]
+    return [command, *words[:at], *rest[1:]]
 
 
 def is_command(word: str) -> bool:
-    """Return whether a word names a command, also one of the lab that is not installed."""
+    """Return whether a word names a command, installed or not."""
     if word in COMMANDS or word in LAB_COMMANDS:
         return True
     is_option = not word or word.startswith("-")
@@ -252,18 +274,17 @@ def is_command(word: str) -> bool:
 
 
 def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that these words begin with; of all commands if they name none."""
+    """Return the parser of the named command, or of all commands."""
     parser = _Parser(
         prog="pocketserve",
         description="Serves machine-learning models on the phone itself.",
-        epilog=EPILOG,
+        epilog=_epilog(),
     )
     parser.add_argument(
         "-V", "--version", action="version", version=f"pocketserve {__version__}"
     )
-    commands = parser.add_subparsers(
-        metavar="COMMAND", required=True
-    )  # parsers of the same class
+    # Subparsers are instances of the same class.
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
     first = next((word for word in words if not word.startswith("-")), None)
     for name in _modules(first).values():
         module = importlib.import_module(name)
@@ -277,75 +298,94 @@ def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _modules(first: str | None) -> dict[str, str]:
-    """Return the modules of all commands; of one alone if the first word names it.
+    """Return the modules of all commands, or of the named one.
 
     So `serve` does not load the client, nor `token` the server.
     """
-    built_in = {
-        name: ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}")
-        for name in COMMANDS
-    }
+    built_in = {}
+    for name in COMMANDS:
+        built_in[name] = ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}")
     if first in built_in:
         return {first: built_in[first]}
     installed = installed_commands()
     if first in installed:
         return {first: installed[first]}
-    # Built-in commands come first, and none of them is replaced.
+    # Built-in commands come first, and can't be replaced.
     return {**built_in, **installed, **built_in}
 
 
 def _short_usage(parser: argparse.ArgumentParser) -> str:
-    """Return how a command is used without its options, which fill a phone's screen; help lists them below."""
+    """Return the usage without options, which would fill a phone's screen."""
     formatter = HelpFormatter(parser.prog, width=NO_TERMINAL)
     formatter.add_usage(None, parser._get_positional_actions(), [], prefix="")
-    words = (
-        formatter.format_help().strip().replace(parser.prog, "", 1).replace("%", "%%")
-    )
+    usage = formatter.format_help().strip()
+    words = usage.replace(parser.prog, "", 1).replace("%", "%%")
     is_short = len(f"usage: {parser.prog} [options]{words}") <= _width() + 2
-    return f"{parser.prog}{' ' if is_short else BREAK}[options]{words}"
+    separator = " " if is_short else BREAK
+    return f"{parser.prog}{separator}[options]{words}"
 
 
 def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Return what to do about unknown words.
-
-    Options that may be meant end as the first unknown one does, or else are nearly it, or have a word that nearly is.
-    """
+    """Return a hint about unknown arguments."""
     command = parser.prog.rpartition(" ")[2]
     if not unknown[0].startswith("-") and command in WITHOUT_WORDS:
         return f"; {WITHOUT_WORDS[command]}"
-    option = next(
-        (word.partition("=")[0] for word in unknown if word.startswith("--")), ""
-    )
-    names = sorted(
-        name for name in parser._option_string_actions if name.startswith("--")
-    )
-    alike = [
-        name for name in names if option[2:] and name.endswith(option[1:])
-    ] or near(option, names)
-    alike = alike or [
-        name for name in names if option[2:] and near(option[2:], name[2:].split("-"))
-    ]
-    guess = f" (did you mean {' or '.join(alike)}?)" if alike else ""
+    option = ""
+    for word in unknown:
+        if word.startswith("--"):
+            option = word.partition("=")[0]
+            break
+    similar = _similar_options(option, parser)
+    guess = f" (did you mean {' or '.join(similar)}?)" if similar else ""
     return f"{guess}; `{parser.prog} --help` lists what it takes"
 
 
+def _similar_options(option: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options that were probably meant.
+
+    These are options with the same ending, else with a similar name, else options
+    that contain a similar word.
+    """
+    names = []
+    for name in sorted(parser._option_string_actions):
+        if name.startswith("--"):
+            names.append(name)
+    stem = option[2:]
+    if not stem:
+        return near(option, names)
+    same_ending = [name for name in names if name.endswith(option[1:])]
+    if same_ending:
+        return same_ending
+    similar = near(option, names)
+    if similar:
+        return similar
+    return [name for name in names if near(stem, name[2:].split("-"))]
+
+
 def _sentence(error: Exception, token_file: Path | None) -> str:
+    """Return an error's message, with a hint if possible."""
     text = str(error).strip()
     if getattr(error, "code", None) == "UNAUTHORIZED":
-        from pocketserve.terminal.token_file import (
-            token_variable_fault,
-        )  # late: most commands end well
-
-        fault = token_variable_fault() if token_file is None else None
-        if fault is not None:
-            return fault
-        from pocketserve_client.credentials import find_credentials
-
-        text = f"{getattr(error, 'message', text)}; {find_credentials(None, token_file).source}"
-        return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
+        return _unauthorized(getattr(error, "message", text), token_file)
     if type(error).__module__.startswith("pocketserve"):
         return text
     if isinstance(error, OSError) and error.strerror:
         file = f"{error.filename!r}: " if error.filename is not None else ""
-        return f"{file}{error.strerror}{WAYS_OUT.get(error.errno or 0, '')} (--debug shows where)"
+        hint = WAYS_OUT.get(error.errno or 0, "")
+        return f"{file}{error.strerror}{hint} (--debug shows where)"
     return f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _unauthorized(message: str, token_file: Path | None) -> str:
+    # Late: most commands need neither.
+    from pocketserve.terminal.token_file import token_variable_fault
+    from pocketserve_client.credentials import find_credentials
+
+    fault = token_variable_fault() if token_file is None else None
+    if fault is not None:
+        return fault
+    source = find_credentials(None, token_file).source
+    return (
+        f"{message}; {source}; --token-file names the file of the server's token, "
+        "POCKETSERVE_TOKEN holds the token itself"
+    )

@@ -1,4 +1,4 @@
-"""``pocketserve completion``: a shell's script, and the words that the script asks for at each press of Tab."""
+"""``pocketserve completion``: a shell's script, and the completions it asks for."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ end
 complete -c pocketserve -f -a '(__pocketserve_words)'
 """,
 }
-"""A script for each shell. Where there are no words to offer, each offers the names of files."""
+"""The script of each shell. Without completions of ours it offers file names."""
 
 MODEL_ARGUMENTS = ("model", "load", "old")
 
@@ -61,125 +61,133 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the script, or what may stand for the last word of a line that is being typed."""
+    """Print the script, or completions of the last word."""
     if not options.words:
         print(SCRIPTS[options.shell], end="")
         return 0
     *before, start = _whole_words(options.words[1:])
     for candidate in sorted(set(candidates(before))):
-        if candidate.startswith(start) and candidate.startswith(
-            "-"
-        ) == start.startswith("-"):
+        is_same_kind = candidate.startswith("-") == start.startswith("-")
+        if is_same_kind and candidate.startswith(start):
             print(candidate)
     return 0
 
 
 def candidates(before: Sequence[str]) -> Iterable[str]:
-    """Return what may follow these words, options included; nothing where a file or free text is expected."""
+    """Return possible next words, but no files or free text."""
     at = 0
     while at < len(before) and before[at].startswith("-"):
         at += 2 if before[at] in WITH_VALUE else 1
     if at > len(before):
-        return ()  # the value of an option that stands before the command
-    if before[at:] in ([], ["help"]):
+        return ()  # the value of an option before the command
+    rest = list(before[at:])
+    if rest in ([], ["help"]):
         words = ("help", "--help", "--version", *WITH_VALUE, *FLAGS)
         return (*COMMANDS, *installed_commands(), *words)
-    command = OTHER_NAMES.get(before[at], before[at])
+    command = OTHER_NAMES.get(rest[0], rest[0])
     if command not in COMMANDS and command not in installed_commands():
         return ()
-    return _after(command, before[at + 1 :])
+    line = _CommandLine(command)
+    for word in rest[1:]:
+        line.add(word)
+    return line.candidates()
 
 
-def _after(command: str, before: Sequence[str]) -> Iterable[str]:
-    """Return what may follow a command and these words."""
-    positionals: list[argparse.Action] = []
-    options: Mapping[str, argparse.Action] = {}
-    pending: argparse.Action | None = None  # the option whose value comes next
-    parser: argparse.ArgumentParser | None = command_parser([command])
-    for word in (command, *before):
-        if parser is not None:
-            positionals = parser._get_positional_actions()
-            options, parser = parser._option_string_actions, None
+class _CommandLine:
+    """An incomplete command line."""
+
+    def __init__(self, command: str) -> None:
+        self._positionals: list[argparse.Action] = []
+        self._options: Mapping[str, argparse.Action] = {}
+        self._pending: argparse.Action | None = None  # an option without its value yet
+        self._enter(command_parser([command]))
+        self.add(command)
+
+    def _enter(self, parser: argparse.ArgumentParser) -> None:
+        self._positionals = parser._get_positional_actions()
+        self._options = parser._option_string_actions
+
+    def add(self, word: str) -> None:
+        """Add a complete word."""
         if word.startswith("-"):
-            name, _, value = word.partition("=")
-            pending = options.get(name) if not value else None
-            pending = pending if pending is not None and pending.nargs != 0 else None
-        elif pending is not None:
-            pending = pending if pending.nargs in ("*", "+") else None
-        elif positionals and isinstance(
-            positionals[0].choices, Mapping
-        ):  # commands, or their actions
-            parser = positionals[0].choices.get(word)
-        elif positionals and positionals[0].nargs in (None, "?"):
-            positionals = positionals[1:]
-    if parser is not None:
-        positionals, options = (
-            parser._get_positional_actions(),
-            parser._option_string_actions,
-        )
-    if pending is not None:
-        return _values(pending)
-    names = (
-        name
-        for name, action in options.items()
-        if name.startswith("--") and action.help != argparse.SUPPRESS
-    )
-    return (*names, *(_values(positionals[0]) if positionals else ()))
+            self._begin_option(word)
+        elif self._pending is not None:
+            if self._pending.nargs not in ("*", "+"):
+                self._pending = None
+        elif self._positionals:
+            self._add_positional(self._positionals[0], word)
+
+    def _begin_option(self, word: str) -> None:
+        name, _, value = word.partition("=")
+        option = self._options.get(name)
+        takes_value = option is not None and option.nargs != 0
+        self._pending = option if takes_value and not value else None
+
+    def _add_positional(self, positional: argparse.Action, word: str) -> None:
+        if isinstance(positional.choices, Mapping):  # commands, or their actions
+            parser = positional.choices.get(word)
+            if parser is not None:
+                self._enter(parser)
+        elif positional.nargs in (None, "?"):
+            self._positionals = self._positionals[1:]
+
+    def candidates(self) -> Iterable[str]:
+        """Return possible next words."""
+        if self._pending is not None:
+            return _values(self._pending)
+        words = []
+        for name, action in self._options.items():
+            if name.startswith("--") and action.help != argparse.SUPPRESS:
+                words.append(name)
+        if self._positionals:
+            words += _values(self._positionals[0])
+        return words
 
 
 def _values(action: argparse.Action) -> Iterable[str]:
-    """Return the values that an argument may have; nothing for files, numbers and text."""
+    """Return an argument's choices, if it has any."""
     if action.choices is not None:
         return map(str, action.choices)
-    if (
-        isinstance(action.metavar, str)
-        and "|" in action.metavar
-        and action.metavar.islower()
-    ):  # checked elsewhere
-        return action.metavar.split("|")
+    metavar = action.metavar
+    if isinstance(metavar, str) and "|" in metavar and metavar.islower():
+        return metavar.split("|")  # choices that the settings check
     return _model_names() if action.dest in MODEL_ARGUMENTS else ()
 
 
 def _model_names() -> Iterator[str]:
-    """Yield the names of the folder that the running server serves, or that one would serve.
+    """Yield names of models that are or would be served.
 
-    Folders and the names of files tell enough here: what reads models takes a second on a phone.
+    Only names of files are read: reading the models takes a second on a phone.
     """
     from pocketserve.config import load_config
     from pocketserve.runtimes.registry import stem_of
     from pocketserve.state.run_lock import running_servers
 
     config = load_config({})
-    folders = {Path(run.models_dir) for run in running_servers(config.state_dir)} or {
-        config.models_dir
-    }
-    for path in (
-        path
-        for folder in folders
-        for path in (folder.iterdir() if folder.is_dir() else [folder])
-    ):
-        if path.name.startswith("."):
-            continue
-        if path.is_file() and _may_be_model(path.name):
-            yield stem_of(path.name)
-        elif path.is_dir() and any(map(_may_be_model, os.listdir(path))):
-            yield path.name
+    folders = {Path(run.models_dir) for run in running_servers(config.state_dir)}
+    for folder in folders or {config.models_dir}:
+        paths = folder.iterdir() if folder.is_dir() else [folder]
+        for path in paths:
+            if path.name.startswith("."):
+                continue
+            if path.is_file() and _may_be_model(path.name):
+                yield stem_of(path.name)
+            elif path.is_dir() and any(map(_may_be_model, os.listdir(path))):
+                yield path.name
 
 
 def _may_be_model(name: str) -> bool:
-    """Return whether a name is that of a model file, of a manifest, or of a numbered version."""
+    """Return whether a file name suggests a model."""
     from pocketserve.runtimes.registry import format_of_name
 
+    if name == "model.toml" or name.isdecimal():
+        return True
     is_code = name.endswith(".py") and name != "model.py"
-    return (
-        name == "model.toml"
-        or name.isdecimal()
-        or (format_of_name(name) is not None and not is_code)
-    )
+    return not is_code and format_of_name(name) is not None
 
 
 def _whole_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a line that bash has parted at ``:`` and ``=``, as it does by default."""
+    """Join words that bash has split at ``:`` and ``=``."""
     whole = [""]
     for before, word in zip(["", *words], words, strict=False):
         if word[:1] in (":", "=") or before[:1] in (":", "="):

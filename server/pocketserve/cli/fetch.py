@@ -1,4 +1,4 @@
-"""Fetch what lies at an address of the web by ``requests``, within a time and a number of bytes, without our token."""
+"""Bounded fetches from other servers, without our token."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from pocketserve_client.bounded import (
 from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
 
 MAX_REDIRECTS: Final = 5
-PIECE_BYTES: Final = 1 << 20  # what is read of a body at a time
+PIECE_BYTES: Final = 1 << 20  # of a body are read at a time
 FETCH_ERRORS: Final = (
     requests.RequestException,
     HTTPError,
     OSError,
     ValueError,
-)  # of what is hardly HTTP, too
+)
+"""Errors of a fetch, including those that responses in broken HTTP cause."""
 
 
 def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
-    """Return what lies at an address of HTTP; nothing of this user goes there, neither token nor cookie.
+    """Return the content at an address, without sending credentials.
 
     Args:
-        seconds: for all of it, redirects included.
+    seconds: the limit for the whole fetch, redirects included.
 
     Raises:
-        ServerUnreachableError: it cannot be had within these bounds; the text says why.
+    ServerUnreachableError: it can't be fetched within these bounds; the text says why.
     """
     exchange = ExchangeLimits()
     exchange.begin(seconds, max_bytes)
@@ -48,12 +49,13 @@ def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
         ):
             if response.status_code != 200:
                 raise ServerUnreachableError(
-                    f"{url} cannot be fetched: it answers {response.status_code}"
+                    f"{url} cannot be fetched: "
+                    f"the server answers {response.status_code}"
                 )
             return _read(response, max_bytes)
     except NotOurServerError:
         raise ServerUnreachableError(
-            f"{url} holds more than {max_bytes:,} bytes"
+            f"{url} has more than {max_bytes:,} bytes"
         ) from None
     except FETCH_ERRORS as error:
         raise ServerUnreachableError(
@@ -62,7 +64,7 @@ def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
 
 
 def bounded_session(exchange: ExchangeLimits) -> requests.Session:
-    """Return a session whose exchanges keep within limits, with no cookies and nothing of the environment."""
+    """Return a bounded session without cookies and settings of the environment."""
     session = _Session()
     session.trust_env = False
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
@@ -78,19 +80,21 @@ def open_address(
     seconds: float,
     headers: Callable[[str], Mapping[str, str]] = lambda url: {},
 ) -> requests.Response:
-    """Return the response at an address, its body unread, once redirects are followed; never from HTTPS to HTTP.
+    """Follow redirects, and return the response with its body unread.
+
+    Redirects from HTTPS to HTTP are rejected.
 
     Args:
-        headers: returns what to send to an address; it may refuse the address by an error.
+        headers: returns the headers to send to an address; it may raise to reject it.
 
     Raises:
         ServerUnreachableError: there are too many redirects, or one leads to HTTP.
     """
-    start = url
+    address = url
     for _ in range(MAX_REDIRECTS + 1):
         response = session.get(
-            url,
-            headers=headers(url),
+            address,
+            headers=headers(address),
             timeout=seconds,
             allow_redirects=False,
             stream=True,
@@ -98,29 +102,41 @@ def open_address(
         if not response.is_redirect:
             return response
         response.close()
-        onward = urljoin(
-            url, response.headers["Location"]
-        )  # to HTTP only: the session knows no other schemes
-        if urlsplit(url).scheme == "https" and urlsplit(onward).scheme != "https":
+        # The session rejects other schemes than HTTP and HTTPS.
+        target = urljoin(address, response.headers["Location"])
+        if _is_https(address) and not _is_https(target):
             raise ServerUnreachableError(
-                f"{start} cannot be fetched: it leads to an address without HTTPS"
+                f"{url} cannot be fetched: it redirects to an address without HTTPS"
             )
-        url = onward
+        address = target
     raise ServerUnreachableError(
-        f"{start} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others"
+        f"{url} cannot be fetched: it redirects more than {MAX_REDIRECTS} times"
     )
 
 
+def _is_https(url: str) -> bool:
+    return urlsplit(url).scheme == "https"
+
+
 def _read(response: requests.Response, max_bytes: int) -> bytes:
-    """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
-    pieces, length = [], 0
+    """Read a body without decompression, which could make few bytes many."""
+    pieces = []
+    length = 0
     for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
         pieces.append(piece)
         length += len(piece)
         if length > max_bytes:
             raise answer_too_large()
-    response.raw.release_conn()  # an empty body leaves that to us
+    response.raw.release_conn()  # requests doesn't after an empty body
     return b"".join(pieces)
+
+
+def _bounded_pool(
+    pool: type[HTTPConnectionPool], connection: type, exchange: ExchangeLimits
+) -> type[HTTPConnectionPool]:
+    """Return a pool class that opens bounded connections."""
+    bounded = _bounded(connection, exchange)
+    return type(pool.__name__, (pool,), {"ConnectionCls": bounded})
 
 
 class _BoundedAdapter(HTTPAdapter):
@@ -145,16 +161,20 @@ def _bounded(base: type, exchange: ExchangeLimits) -> type:
 
 class _Session(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Look for none: even where it does not follow them, the library reads and unpacks their bodies without end."""
+        """Return None: requests reads redirects' bodies without a limit."""
 
 
 def innermost_reason(error: BaseException) -> str:
-    """Return the innermost reason: requests wraps the operating system's error several times."""
+    """Return the root cause: requests wraps the system's error several times."""
     while True:
-        candidates = (getattr(error, "reason", None), *error.args[:1], error.__cause__)
-        inner = next(
-            (item for item in candidates if isinstance(item, BaseException)), None
-        )
+        inner = _inner_error(error)
         if inner is None:
             return str(getattr(error, "strerror", None) or error)
         error = inner
+
+
+def _inner_error(error: BaseException) -> BaseException | None:
+    for item in (getattr(error, "reason", None), *error.args[:1], error.__cause__):
+        if isinstance(item, BaseException):
+            return item
+    return None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 GROUP = "pocketserve.commands"
-"""The group of entry points: a command's name, and the module that has ``add_parser`` and ``run``."""
+"""The group of entry points, from a command's name to its module.
+
+The module has ``add_parser`` and ``run``.
+"""
 
 LAB_COMMANDS = (
     "bench",
@@ -23,7 +26,7 @@ LAB_COMMANDS = (
 @cache
 def installed_commands() -> dict[str, str]:
     """Return the module of each command that another distribution adds."""
-    # Late: the commands of the server start without it.
+    # Late: the server's own commands don't need it.
     from importlib.metadata import entry_points
 
     modules = {point.name: point.value for point in entry_points(group=GROUP)}

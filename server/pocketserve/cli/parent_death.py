@@ -1,6 +1,6 @@
-"""Runs a command that ends with the process that started it, however that ends: ``python -m … PARENT COMMAND…``.
+"""Run a command that ends with its parent process.
 
-Nobody else would end a server that was started for one command, once that command was ended by signal 9.
+A server that was started for one command must not survive the SIGKILL of that command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs of ``predict``: files, folders, patterns and addresses of pictures, or one of numbers, JSON or text."""
+"""Inputs of ``predict``."""
 
 from __future__ import annotations
 
@@ -16,53 +16,51 @@ from typing import NamedTuple
 
 from pocketserve.terminal.errors import CommandError
 
-FETCH_S, MAX_FETCHED = 60.0, 64 << 20  # seconds and bytes for all of one picture
-MAX_NAME = 60  # characters of a text that stands for its input
-DECIMAL_COMMA = re.compile(
-    r"[+-]?\d+,\d+"
-)  # several such words are fractions, not twice as many numbers
+FETCH_S = 60.0  # for one picture
+MAX_FETCHED = 64 << 20  # bytes of one picture
+MAX_NAME = 60  # characters of a text that is used as its input's name
+
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+"""Several such words are fractions, not pairs of numbers."""
 
 
 class InputError(CommandError):
-    """An input that cannot be had; others may be."""
+    """An input that can't be read; other inputs may be fine."""
 
 
 class NamedInput(NamedTuple):
-    """An input with a name, one of perhaps several."""
+    """An input and the name under which its answer is printed.
 
-    name: str  # as the answer to it is headed
-    read: Callable[
-        [], bytes
-    ]  # returns the bytes to send; InputError or OSError where there are none
-    is_file: bool = (
-        True  # or an address; not words of the command line, nor standard input
-    )
+    Attributes:
+        read: returns the bytes to send, or raises InputError or OSError.
+        is_file: whether it is a file or an address.
+    """
+
+    name: str
+    read: Callable[[], bytes]
+    is_file: bool = True
 
 
 def read_inputs(words: Sequence[str]) -> list[NamedInput]:
-    """Return the inputs that a command line names; a folder stands for the files in it, in alphabetical order.
+    """Return the inputs that a command line names.
 
     Raises:
-        CommandError: words that are no input, or no files where files are named.
+        CommandError: a word is no input, or only some of the words are files.
     """
     if list(words) == ["-"]:
         return [NamedInput("-", _standard_input, is_file=False)]
-    sources = [_sources(word) for word in words]
-    if not any(source is not None for source in sources):
-        return [
-            NamedInput(
-                " ".join(words)[:MAX_NAME],
-                partial(bytes, _values(words)),
-                is_file=False,
-            )
-        ]
+    files = [_files_of(word) for word in words]
+    if not any(files):
+        content = partial(bytes, _values(words))
+        return [NamedInput(" ".join(words)[:MAX_NAME], content, is_file=False)]
     inputs = []
-    for word, source in zip(words, sources, strict=True):
-        if source is None:
+    for word, file_inputs in zip(words, files, strict=True):
+        if not file_inputs:
             raise CommandError(
-                f"{word!r} is no file, folder or address of a picture, as other words of this line are"
+                f"{word!r} is no file, folder or address of a picture, "
+                "as other words of this line are"
             )
-        inputs += source
+        inputs += file_inputs
     return inputs
 
 
@@ -72,36 +70,44 @@ def _standard_input() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _sources(word: str) -> list[NamedInput] | None:
-    """Return what a word names; None for numbers, JSON and texts."""
+def _files_of(word: str) -> list[NamedInput]:
+    """Return the files or address that a word names."""
     if re.match(r"https?://\S+$", word, re.IGNORECASE):
         return [NamedInput(word, partial(_fetch, word))]
     if os.path.isdir(word):
-        paths = sorted(
-            entry.path
-            for entry in os.scandir(word)
-            if entry.is_file() and not entry.name.startswith(".")
-        )
-        if not paths:
-            raise CommandError(f"the folder {word!r} holds no files")
+        paths = _files_in(word)
     elif os.path.lexists(word):
         if not os.path.isfile(word):
             raise CommandError(
                 f"{word!r} is no regular file; name a file, or - for standard input"
             )
         paths = [word]
-    else:  # a shell does that itself, where the pattern is not in quotes
-        is_pattern = any(sign in word for sign in "*?") and not word.startswith(
-            ("[", "{")
-        )
-        paths = (
-            sorted(filter(os.path.isfile, glob.glob(word, recursive=True)))
-            if is_pattern
-            else []
-        )
-        if is_pattern and not paths and not re.search(r"\s", word):
-            raise CommandError(f"no file matches {word!r}")
-    return [NamedInput(path, Path(path).read_bytes) for path in paths] or None
+    else:
+        paths = _matching_files(word)
+    return [NamedInput(path, Path(path).read_bytes) for path in paths]
+
+
+def _files_in(folder: str) -> list[str]:
+    paths = []
+    for entry in os.scandir(folder):
+        if entry.is_file() and not entry.name.startswith("."):
+            paths.append(entry.path)
+    if not paths:
+        raise CommandError(f"the folder {folder!r} has no files")
+    return sorted(paths)
+
+
+def _matching_files(pattern: str) -> list[str]:
+    """Expand a quoted pattern."""
+    is_pattern = "*" in pattern or "?" in pattern
+    is_json = pattern.startswith(("[", "{"))
+    if is_json or not is_pattern:
+        return []
+    paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+    is_sentence = re.search(r"\s", pattern) is not None
+    if not paths and not is_sentence:
+        raise CommandError(f"no file matches {pattern!r}")
+    return paths
 
 
 def _fetch(address: str) -> bytes:
@@ -115,28 +121,33 @@ def _fetch(address: str) -> bytes:
 
 
 def _values(words: Sequence[str]) -> bytes:
-    """Return numbers as a JSON array, and JSON or a text in quotes as it is."""
+    """Encode numbers as JSON; keep JSON and quoted text."""
     if not any(words):
         raise CommandError(
             "the input is empty; name a file, numbers, or a sentence in quotes"
         )
     text = ",".join(words).strip()
-    if text.startswith(("[", "{")) or (len(words) == 1 and _is_json_text(text)):
+    if text.startswith(("[", "{")):
         return text.encode()
-    if len(words) == 1 and _is_sentence(text):
-        return words[0].encode()
+    if len(words) == 1:
+        if _is_json_text(text):
+            return text.encode()
+        if _is_sentence(text):
+            return words[0].encode()
     parts = " ".join(words).split()
     if len(parts) > 1 and all(DECIMAL_COMMA.fullmatch(part) for part in parts):
+        first = parts[0]
         raise CommandError(
-            f"{parts[0]!r} is a decimal comma or two numbers: write {parts[0].replace(',', '.')} for the one, and "
-            f"{parts[0].replace(',', ' ')} for the other"
+            f"{first!r} is a decimal comma or two numbers: write "
+            f"{first.replace(',', '.')} for the one, and "
+            f"{first.replace(',', ' ')} for the other"
         )
     numbers = [_number(word) for word in text.replace(",", " ").split()]
     return json.dumps(numbers).encode()
 
 
 def _is_json_text(text: str) -> bool:
-    """Return whether an argument is a text in JSON's quotes, such as ``"good"``."""
+    """Return whether an argument is a JSON string, such as ``"good"``."""
     try:
         return isinstance(json.loads(text), str)
     except (ValueError, RecursionError):
@@ -144,7 +155,7 @@ def _is_json_text(text: str) -> bool:
 
 
 def _is_sentence(text: str) -> bool:
-    """Return whether an argument is a text of several words: no number, and no list of numbers."""
+    """Return whether an argument has several words that aren't all numbers."""
     try:
         list(map(_number, text.replace(",", " ").split()))
     except CommandError:
@@ -154,10 +165,11 @@ def _is_sentence(text: str) -> bool:
 
 def _number(word: str) -> int | float:
     for kind in (int, float):
-        if "_" not in word:  # Python's own spelling of numbers, nobody else's
-            with contextlib.suppress(ValueError):
-                number = kind(word)
-                if math.isinf(number) and "inf" not in word.lower():
-                    raise CommandError(f"{word!r} is too large for a number")
-                return number
+        if "_" in word:  # Python accepts it in numbers, other programs don't
+            continue
+        with contextlib.suppress(ValueError):
+            number = kind(word)
+            if math.isinf(number) and "inf" not in word.lower():
+                raise CommandError(f"{word!r} is too large for a number")
+            return number
     raise CommandError(f"{word!r} is neither a file nor a number")

@@ -1,1 +1,1 @@
-"""Commands, a file each, with ``add_parser`` and ``run``."""
+"""The commands, one file each, with ``add_parser`` and ``run``."""

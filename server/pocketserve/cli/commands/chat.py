@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Chat until the input ends; input from a pipe is one message."""
+    """Chat until the input ends; piped input is one message."""
     with open_client(options) as client, reading_answers():
         model = options.model or _only_model(client)
         chat = _Chat(client, model, options.system)
@@ -94,7 +94,7 @@ class _Chat:
             self._options[name] = value
 
     def ask(self, text: str) -> None:
-        """Send a message, and print the answer as it comes."""
+        """Send a message, and print the answer while it is generated."""
         messages = [*self._messages, {"role": "user", "content": text}]
         start = []
         if self._system:
@@ -105,7 +105,7 @@ class _Chat:
 
 
 def _print_answer(stream: ChatStream) -> str:
-    """Print the pieces as they come; Ctrl-C ends the answer and keeps its start."""
+    """Print an answer as it arrives; Ctrl-C stops it."""
     pieces: list[str] = []
     began = time.monotonic()
     with stream:
@@ -124,7 +124,7 @@ def _print_answer(stream: ChatStream) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text without control characters: a model must not steer the terminal."""
+    """Remove control characters: a model must not control the terminal."""
     characters = []
     for character in text:
         if character in "\n\t" or character.isprintable():
@@ -143,14 +143,14 @@ def _converse(chat: _Chat) -> None:
             print()
             continue
         if line.startswith("/"):
-            if not _obey(chat, line):
+            if not _run_command(chat, line):
                 return
         elif line.strip():
             chat.ask(line)
 
 
-def _obey(chat: _Chat, line: str) -> bool:
-    """Carry out a line that begins with a slash; return False to end the chat."""
+def _run_command(chat: _Chat, line: str) -> bool:
+    """Run a slash command; return False to end the chat."""
     command, _, rest = line[1:].partition(" ")
     if command in ("quit", "exit", "bye"):
         return False
@@ -175,4 +175,7 @@ def _set_option(chat: _Chat, text: str) -> None:
     except ValueError:
         print(f"{name} takes a number")
         return
-    chat.set_option(name, int(number) if number.is_integer() else number)
+    if number.is_integer():
+        chat.set_option(name, int(number))
+    else:
+        chat.set_option(name, number)

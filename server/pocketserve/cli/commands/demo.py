@@ -1,4 +1,4 @@
-"""``pocketserve demo``: a real server on the embedded models, asked real digits and a photo."""
+"""``pocketserve demo``: a real server with the embedded models answers requests."""
 
 from __future__ import annotations
 
@@ -26,77 +26,76 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo; fails unless every digit is read correctly."""
-    from pocketserve_client import Client
-
+    """Run the demo; fail unless every digit is recognized."""
     models = embedded_models_dir()
     samples = sorted((models / "digits" / "samples").glob("*.png"))
-    right = {}
     print(f"$ pocketserve serve {models.name} --http-port 0 --socket-port 0")
-    with own_server(models) as server:
-        print("a server answers and asks for its token\n")
-        for transport, address in {
-            "HTTP": server.http,
-            "the socket": server.socket,
-        }.items():
-            with Client(address, token_file=server.token_file) as client:
-                print(f"over {transport}, at {address}:")
-                rows, right[transport] = _ask_digits(client, samples)
-                print_table(
-                    ["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"],
-                    rows,
-                    spare=("MODEL ms",),
-                )
-                flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
-                text = f"{flower['value']:.2f} {flower['unit']}"
-                print_text(
-                    f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n\n"
-                )
-        with Client(server.http, token_file=server.token_file) as client:
-            _ask_photo(client, models / "numbers" / "samples" / "note.jpg")
+    right = _ask_server(models, samples)
     for transport, count in right.items():
         print_text(f"{count} of {len(samples)} digits read correctly over {transport}")
-    return 0 if samples and set(right.values()) == {len(samples)} else 1
+    is_perfect = set(right.values()) == {len(samples)}
+    return 0 if samples and is_perfect else 1
 
 
-def _ask_digits(client: Client, samples: list[Path]) -> tuple[list[list[str]], int]:
-    client.load("digits")  # so that the first row does not pay for loading
-    rows, right = [], 0
+def _ask_server(models: Path, samples: list[Path]) -> dict[str, int]:
+    """Start a server and send the requests; return correct digits by transport."""
+    from pocketserve_client import Client
+
+    right = {}
+    with own_server(models) as server:
+        print("a server answers and asks for its token\n")
+        addresses = {"HTTP": server.http, "the socket": server.socket}
+        for transport, address in addresses.items():
+            with Client(address, token_file=server.token_file) as client:
+                print(f"over {transport}, at {address}:")
+                right[transport] = _ask_digits(client, samples)
+                _ask_petals(client)
+        with Client(server.http, token_file=server.token_file) as client:
+            _ask_photo(client, models / "numbers" / "samples" / "note.jpg")
+    return right
+
+
+def _ask_digits(client: Client, samples: list[Path]) -> int:
+    """Print each sample's answer; return how many are correct."""
+    client.load("digits")  # so that the first row's time excludes loading
+    rows = []
+    right = 0
     for sample in samples:
         started = time.perf_counter()
         answer = client.predict("digits", sample.read_bytes(), top_k=1)
         elapsed = time.perf_counter() - started
         best = answer["predictions"][0]
-        right += best["label"] == sample.stem
-        label = best["label"] + (
-            "" if best["label"] == sample.stem else f"  (it shows a {sample.stem})"
-        )
-        timing = answer["timing_ms"]["infer"]
-        rows.append(
-            [
-                sample.name,
-                label,
-                f"{best['score']:.3f}",
-                f"{timing:.2f}",
-                f"{1e3 * elapsed:.2f}",
-            ]
-        )
-    return rows, right
+        label = best["label"]
+        if label == sample.stem:
+            right += 1
+        else:
+            label += f"  (it shows a {sample.stem})"
+        score = f"{best['score']:.3f}"
+        model_ms = f"{answer['timing_ms']['infer']:.2f}"
+        rows.append([sample.name, label, score, model_ms, f"{1e3 * elapsed:.2f}"])
+    header = ["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"]
+    print_table(header, rows, spare=("MODEL ms",))
+    return right
+
+
+def _ask_petals(client: Client) -> None:
+    flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
+    width = f"{flower['value']:.2f} {flower['unit']}"
+    print_text(
+        f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {width}\n\n"
+    )
 
 
 def _ask_photo(client: Client, photo: Path) -> None:
-    """Print the digits on a photo from left to right, and where the picture with their boxes is.
+    """Print the digits on a photo, and save it with boxes.
 
-    The demo runs from any folder, also one that cannot be written: the picture gets a temporary one, which stays.
+    The picture is saved in a temporary folder: the current one may not be writable.
     """
     answer = client.predict("numbers", photo.read_bytes(), annotate="both")
-    drawn = (
-        Path(tempfile.mkdtemp(prefix="pocketserve-demo-"))
-        / photo.with_suffix(".png").name
-    )
+    folder = Path(tempfile.mkdtemp(prefix="pocketserve-demo-"))
+    drawn = folder / photo.with_suffix(".png").name
     drawn.write_bytes(base64.b64decode(answer["picture"]))
     entries = sorted(answer["predictions"], key=lambda entry: entry["box"]["x"])
-    print_text(
-        f"numbers: {photo.name} shows {' '.join(entry['label'] for entry in entries)}"
-    )
+    labels = " ".join(entry["label"] for entry in entries)
+    print_text(f"numbers: {photo.name} shows {labels}")
     print_text(f"the picture with the boxes drawn is in {drawn}\n")

@@ -1,4 +1,4 @@
-"""``pocketserve doctor``: what this device can do, and what to mend."""
+"""``pocketserve doctor``: finds problems of this device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
 from pocketserve.doctor.settings import read_settings
+from pocketserve.messages import plural
 from pocketserve.terminal.output import (
     print_json,
     print_text,
@@ -18,7 +19,7 @@ from pocketserve.terminal.output import (
 )
 from pocketserve.terminal.progress import Progress
 
-WIDE = 72  # columns from which sentences stand beside their subjects
+WIDE = 72  # columns; on narrower terminals sentences begin below their subjects
 KEYS = ("subject", "level", "sentence", "fix")
 
 
@@ -26,15 +27,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
-        help="find out what this device can do, and what is wrong",
-        description="Looks at Python, packages, runtimes, models, ports, memory, cores and what Android does to "
-        "them. Ends with 1 if there is a problem. Nothing is changed, and the internet is not used.",
+        help="check this device and its models, and find problems",
+        description="Checks Python, packages, runtimes, models, ports, memory, cores "
+        "and Android's restrictions. Ends with 1 if there is a problem. Nothing is "
+        "changed, and the internet is not used.",
     )
     parser.add_argument(
         "models_dir",
         nargs="?",
         metavar="MODELS_DIR",
-        help="the models folder to look at [a running server's]",
+        help="the models folder to check [a running server's]",
     )
     parser.add_argument(
         "--url",
@@ -46,31 +48,28 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look and print; fails if there is a problem."""
+    """Print the findings; fail if there is a problem."""
     device = Device()
-    with Progress().waiting("looking; an import may take ten seconds"):
-        findings = examine(
-            device, read_settings(device, options.models_dir, options.url)
-        )
+    with Progress().waiting("checking; an import may take ten seconds"):
+        settings = read_settings(device, options.models_dir, options.url)
+        findings = examine(device, settings)
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if options.json:
-        print_json(
-            {
-                "ok": not problems,
-                "findings": [
-                    {key: getattr(finding, key) for key in KEYS} for finding in findings
-                ],
-            }
-        )
+        documents = [_document(finding) for finding in findings]
+        print_json({"ok": not problems, "findings": documents})
     else:
         _print(findings)
         warnings = sum(finding.level is Level.WARNING for finding in findings)
-        counts = (
-            f"{n or 'no'} {word}{'s' * (n != 1)}"
-            for n, word in ((problems, "problem"), (warnings, "warning"))
-        )
-        print("\n" + ", ".join(counts))
+        print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
     return 1 if problems else 0
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {key: getattr(finding, key) for key in KEYS}
+
+
+def _count(number: int, noun: str) -> str:
+    return plural(number, noun) if number else f"no {noun}s"
 
 
 def _print(findings: Sequence[Finding]) -> None:
@@ -79,10 +78,7 @@ def _print(findings: Sequence[Finding]) -> None:
     indent = " " * (widest if terminal_columns() >= WIDE else 2)
     for finding in findings:
         mark = marks[finding.level]
-        print_text(
-            f"{mark:9}{finding.subject}".ljust(widest) + printable(finding.sentence),
-            indent,
-            mark=mark,
-        )
+        title = f"{mark:9}{finding.subject}".ljust(widest)
+        print_text(f"{title}{printable(finding.sentence)}", indent, mark=mark)
         if finding.fix:
             print_text(f"{indent}-> {printable(finding.fix)}", f"{indent}   ")

@@ -1,4 +1,4 @@
-"""``pocketserve inspect``: inputs and outputs of a model file, or of a model of a running server."""
+"""``pocketserve inspect``: describes a model file or served model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pocketserve.terminal.output import (
 )
 from pocketserve.terminal.progress import Progress
 
-NUMBERS = "input.json"  # how the card calls a file of numbers
+NUMBERS = "input.json"  # the card's name for a file of numbers
 VALUES = {
     "BYTES": '"text"',
     "BOOL": "false",
@@ -36,7 +36,7 @@ VALUES = {
     "FP32": "0.0",
     "FP64": "0.0",
 }
-WHOLE = 4  # numbers of a row that are shown one by one
+WHOLE = 4  # rows with more numbers are shortened
 WIDTH = len("output  ")
 SIZES = {"file_bytes": "file size", "memory_bytes": "memory"}
 
@@ -46,8 +46,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "inspect",
         help="show inputs, outputs and metadata of a model",
-        description="A path is opened in this process; a name is looked up on the running server, or with --local "
-        "in a models folder.",
+        description="A path is opened in this process; a name is looked up on the "
+        "running server, or with --local in a models folder.",
     )
     parser.add_argument(
         "model", metavar="FILE|MODEL", help="a model file or folder, or a model's name"
@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Describe and print; with ``--release`` forget the verdicts on the model's versions first."""
+    """Print a model's description; ``--release`` first lifts its quarantine."""
     local = options.local or options.models_dir or names_path(options.model)
     with Progress().waiting(f"waiting for {options.model}, which may be loading"):
         description = _describe_local(options) if local else _ask_server(options)
@@ -99,9 +99,11 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.api.describe import describe_model
 
     service, name, version = open_local(options.model, options.models_dir)
-    words = [options.model]  # how ``predict --local`` names the same model
-    words += ["--models-dir", options.models_dir] if options.models_dir else []
-    words += ["--version", options.model_version] if options.model_version else []
+    words = [options.model]  # the arguments of ``predict --local`` for this model
+    if options.models_dir:
+        words += ["--models-dir", options.models_dir]
+    if options.model_version:
+        words += ["--version", options.model_version]
     try:
         if options.release:
             service.release(name)
@@ -115,148 +117,154 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_description(description: dict[str, Any]) -> None:
-    facts = dict(description.get("parameters", {}))
-    facts.pop("fingerprint", None)  # for programs: it is wider than a phone
-    facts = {
-        SIZES.get(key, key): human_bytes(value) if key in SIZES else value
-        for key, value in facts.items()
-    }
-    rows = [
-        ("name", description["name"]),
-        ("versions", ", ".join(description["versions"])),
-    ]
-    rows.append(("platform", description["platform"]))
-    print_facts(
-        rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()]
-    )
+    _print_facts(description)
     print()
-    _print_tensors(
-        [
-            _tensor_row(kind, tensor)
-            for kind in ("inputs", "outputs")
-            for tensor in description[kind]
-        ]
-    )
-    if description.get("card"):
-        _print_card(description["card"])
-        if any(NUMBERS in text for text in description["card"]["examples"].values()):
+    rows = []
+    for kind in ("inputs", "outputs"):
+        for tensor in description[kind]:
+            rows.append(_tensor_row(kind, tensor))
+    _print_tensors(rows)
+    card = description.get("card")
+    if card:
+        _print_card(card)
+        if any(NUMBERS in text for text in card["examples"].values()):
             _print_numbers(description["inputs"])
     if description.get("metadata"):
         _print_metadata(description["metadata"])
 
 
-def _print_tensors(rows: Sequence[Sequence[str]]) -> None:
-    """Print a line for each tensor; where the terminal is too narrow, its name, and the rest below it."""
-    header = [
-        "",
-        "NAME",
-        "DATATYPE",
-        "SHAPE",
-        *(["QUANTIZATION"] if any(row[-1] for row in rows) else []),
+def _print_facts(description: dict[str, Any]) -> None:
+    facts = [
+        ("name", description["name"]),
+        ("versions", ", ".join(description["versions"])),
+        ("platform", description["platform"]),
     ]
-    table = [header, *(row[: len(header)] for row in rows)]
-    if (
-        sum(max(map(len, cells)) + 2 for cells in zip(*table, strict=True)) - 2
-        <= terminal_columns()
-    ):
-        print_table(header, table[1:])
+    for key, value in description.get("parameters", {}).items():
+        if key == "fingerprint":
+            continue  # for programs: it is wider than a phone's screen
+        if key in SIZES:
+            facts.append((SIZES[key], human_bytes(value)))
+        else:
+            facts.append((key.replace("_", " "), str(value)))
+    print_facts(facts)
+
+
+def _print_tensors(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of tensors, or lines on narrow terminals."""
+    header = ["", "NAME", "DATATYPE", "SHAPE"]
+    if any(row[-1] for row in rows):
+        header.append("QUANTIZATION")
+    body = [row[: len(header)] for row in rows]
+    if _table_width([header, *body]) <= terminal_columns():
+        print_table(header, body)
         return
-    for kind, name, datatype, shape, *quantization in table[1:]:
-        for begin, text in (
-            (kind, name),
-            ("", f"{datatype}  {shape}"),
-            *(("", text) for text in quantization if text),
-        ):
-            print_text(f"{begin:{WIDTH}}{printable(text)}", indent=" " * WIDTH)
+    for kind, name, datatype, shape, *quantization in body:
+        _print_tensor_line(kind, name)
+        _print_tensor_line("", f"{datatype}  {shape}")
+        for text in quantization:
+            if text:
+                _print_tensor_line("", text)
+
+
+def _table_width(table: Sequence[Sequence[str]]) -> int:
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _print_tensor_line(title: str, text: str) -> None:
+    print_text(f"{title:{WIDTH}}{printable(text)}", indent=" " * WIDTH)
 
 
 def _print_card(card: dict[str, Any]) -> None:
-    labels = label_list(card.get("first_labels", ()))
-    more = " …" if card.get("labels", 0) > len(card.get("first_labels", ())) else ""
     print("\nAsked with raw input:")
-    names = f"{card['labels']}: {labels}{more}" if labels else ""
-    texts = [
-        (key, card.get(key, ""))
-        for key in ("input", "advice", "preprocessing", "answer")
-    ]
-    print_facts(
-        [
-            *texts,
-            ("parameters", ", ".join(card.get("parameters", ()))),
-            ("labels", names),
-        ]
-    )
+    facts = []
+    for key in ("input", "advice", "preprocessing", "answer"):
+        facts.append((key, card.get(key, "")))
+    facts.append(("parameters", ", ".join(card.get("parameters", ()))))
+    facts.append(("labels", _label_summary(card)))
+    print_facts(facts)
     for language, text in card["examples"].items():
         print(f"\n{printable(language)}:\n{textwrap.indent(text, '  ')}")
 
 
+def _label_summary(card: dict[str, Any]) -> str:
+    labels = label_list(card.get("first_labels", ()))
+    if not labels:
+        return ""
+    is_shortened = card.get("labels", 0) > len(card.get("first_labels", ()))
+    more = " …" if is_shortened else ""
+    return f"{card['labels']}: {labels}{more}"
+
+
 def _print_numbers(inputs: Sequence[dict[str, Any]]) -> None:
-    """Print what a file of numbers holds, with a sign for what goes on in the same way."""
-    values = [
-        (tensor["name"], _numbers(tensor["datatype"], tensor["shape"]))
-        for tensor in inputs
-    ]
-    objects = ", ".join(
-        f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in values
-    )
-    text = values[0][1] if len(values) == 1 else f"{{{objects}}}"
-    print_text(f"\n{NUMBERS} holds{' (… is more of the same)' if '…' in text else ''}:")
+    """Print an example of a file of numbers."""
+    text = _example_numbers(inputs)
+    remark = " (… is more of the same)" if "…" in text else ""
+    print_text(f"\n{NUMBERS} holds{remark}:")
     print_text(f"  {printable(text)}", indent="  ")
 
 
+def _example_numbers(inputs: Sequence[dict[str, Any]]) -> str:
+    values = [_numbers(tensor["datatype"], tensor["shape"]) for tensor in inputs]
+    if len(values) == 1:
+        return values[0]
+    members = []
+    for tensor, value in zip(inputs, values, strict=True):
+        name = json.dumps(tensor["name"], ensure_ascii=False)
+        members.append(f"{name}: {value}")
+    return f"{{{', '.join(members)}}}"
+
+
 def _numbers(datatype: str, shape: Sequence[int]) -> str:
-    """Return a tensor in JSON, shortened; a free size is 1."""
+    """Return a shortened tensor in JSON; dynamic sizes are 1."""
     if not shape:
         return VALUES.get(datatype, "0")
-    inner, count = _numbers(datatype, shape[1:]), max(1, shape[0])
+    inner = _numbers(datatype, shape[1:])
+    count = max(1, shape[0])
     if count == 1 or (len(shape) == 1 and count <= WHOLE):
         return f"[{', '.join([inner] * count)}]"
     return f"[{inner}, … {count} in all]"
 
 
 def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:
-    shape = (
-        "[" + ", ".join("any" if dim < 0 else str(dim) for dim in tensor["shape"]) + "]"
-    )
+    sizes = ["any" if size < 0 else str(size) for size in tensor["shape"]]
     parameters = tensor.get("parameters", {})
     quantization = ""
     if "quantization_scale" in parameters:
-        quantization = f"{parameters['quantization_scale']:g} * (q - {parameters['quantization_zero_point']})"
+        scale = parameters["quantization_scale"]
+        zero_point = parameters["quantization_zero_point"]
+        quantization = f"{scale:g} * (q - {zero_point})"
     return [
         kind.removesuffix("s"),
         tensor["name"],
         tensor["datatype"],
-        shape,
+        f"[{', '.join(sizes)}]",
         quantization,
     ]
 
 
 def _print_metadata(metadata: dict[str, Any]) -> None:
     print("\nThe file says of itself:")
-    texts = ("name", "description", "version", "author", "license", "problem")
-    print_facts([(key, " ".join(str(metadata.get(key, "")).split())) for key in texts])
+    for key in ("name", "description", "version", "author", "license", "problem"):
+        _print_fact(key, str(metadata.get(key, "")))
     for name, keys in metadata.get("unknown_keys", {}).items():
-        print_facts([(f"not used of {name}", ", ".join(keys))])
-    print_facts([("assumed", "; ".join(metadata.get("assumed", ())))])
+        _print_fact(f"not used of {name}", ", ".join(keys))
+    _print_fact("assumed", "; ".join(metadata.get("assumed", ())))
     for kind in ("inputs", "outputs"):
         for tensor in metadata.get(kind, ()):
-            details = [tensor.get("content", "")]
-            details += (
-                [f"mean {tensor['mean']} std {tensor['std']}"]
-                if "mean" in tensor
-                else []
-            )
-            details += (
-                [f"files {', '.join(tensor['files'])}"] if "files" in tensor else []
-            )
-            described = "; ".join(
-                item for item in (tensor.get("description", ""), *details) if item
-            )
-            print_facts(
-                [
-                    (
-                        f"{kind.removesuffix('s')} {tensor.get('name', '')}",
-                        " ".join(described.split()),
-                    )
-                ]
-            )
+            title = f"{kind.removesuffix('s')} {tensor.get('name', '')}"
+            _print_fact(title, _tensor_metadata(tensor))
+
+
+def _print_fact(title: str, text: str) -> None:
+    one_line = " ".join(text.split())
+    print_facts([(title, one_line)])
+
+
+def _tensor_metadata(tensor: dict[str, Any]) -> str:
+    details = [tensor.get("description", ""), tensor.get("content", "")]
+    if "mean" in tensor:
+        details.append(f"mean {tensor['mean']} std {tensor['std']}")
+    if "files" in tensor:
+        details.append(f"files {', '.join(tensor['files'])}")
+    return "; ".join(detail for detail in details if detail)

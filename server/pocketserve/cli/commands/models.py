@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pocketserve_client import Client
 
 READY = "READY"
-MAX_LABELS = 4  # versions listed for one reason; further ones are counted
+MAX_LABELS = 4  # versions listed for one reason; others are only counted
 HEADER = ("MODEL", "DEFAULT", "VERSIONS", "STATE", "SIZE", "TASK")
 SPARE = ("TASK", "VERSIONS", "SIZE", "DEFAULT")
 
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="load what was not loaded yet first: only that shows a damaged file",
+        help="load all versions first: only that shows damaged files",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, of all versions"
@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print every model with what can be asked, and what keeps the other versions from being served."""
+    """Print every model, and why some versions can't be served."""
     with open_client(options) as client, reading_answers():
         entries = client.index()
         if options.check:
@@ -64,133 +64,151 @@ def run(options: argparse.Namespace) -> int:
     with reading_answers():
         if options.json:
             print_json(entries)
-        elif entries and not options.all:
-            _print_models(entries)
-        elif entries:
-            rows = [
-                [e["name"], e.get("version", ""), e["state"], e.get("reason", "")]
-                for e in entries
-            ]
-            print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
-        else:
+        elif not entries:
             print(
-                "The models folder is empty. Put a model file into it and run this command again."
+                "The models folder is empty. "
+                "Put a model file into it and run this command again."
             )
+        elif options.all:
+            _print_versions(entries)
+        else:
+            _print_models(entries)
     return 0
 
 
+def _print_versions(entries: Sequence[Mapping[str, Any]]) -> None:
+    rows = []
+    for entry in entries:
+        version, reason = entry.get("version", ""), entry.get("reason", "")
+        rows.append([entry["name"], version, entry["state"], reason])
+    print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
+
+
 def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Make the server open every version that it would serve; it keeps the reason of what it cannot."""
+    """Load each ready version, so that the server records faults."""
     from pocketserve_client.errors import (
         ConnectionLostError,
         NobodyListensError,
         PocketserveError,
     )
 
-    progress, ready = (
-        Progress(lines=True),
-        [entry for entry in entries if entry["state"] == READY],
-    )
+    progress = Progress(lines=True)
+    ready = [entry for entry in entries if entry["state"] == READY]
     try:
         for number, entry in enumerate(ready):
-            title, share = (
-                f"loading {entry['name']}/{entry['version']}",
-                number / len(ready),
-            )
+            title = f"loading {entry['name']}/{entry['version']}"
+            share = number / len(ready)
             progress.show(title, share)
             try:
                 with progress.waiting(title, share):
                     client.model_metadata(entry["name"], entry["version"])
             except (ConnectionLostError, NobodyListensError):
-                raise  # each of the others would look for the server as long
+                raise  # each further request would wait for the server as long
             except PocketserveError:
-                continue  # the next list tells it
+                continue  # the next index has the reason
     finally:
         progress.end()
 
 
 def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each model, then one for each missing framework and each other reason."""
+    """Print a line for each model, missing framework and other reason."""
     models: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         models.setdefault(entry["name"], []).append(entry)
-    print_table(
-        HEADER, [_row(name, versions) for name, versions in models.items()], spare=SPARE
-    )
-    frameworks, reasons = Counter[str](), dict[str, list[str]]()
-    for entry in entries:
-        if entry["state"] != READY:
-            name, version = entry["name"], entry.get("version", "")
-            reason: str = entry.get("reason", "") or entry["state"].lower()
-            reason = reason.removeprefix(
-                f"failed to load {name!r} version {version!r}: "
-            )
-            if command := missing_command(reason):
-                frameworks[command] += 1
-            else:
-                reasons.setdefault(reason, []).append(
-                    f"{name}/{version}" if version else name
-                )
-    if frameworks:
-        print_text(
-            "\nVersions that wait for a framework (`pocketserve models --all` lists each):"
-        )
-    for command, count in frameworks.items():
-        print_text(printable(f"{count:4}  {command}"), indent=" " * 6)
-    if reasons:
-        print_text("\nUnavailable (`pocketserve models --all` lists each):")
-    for reason, labels in reasons.items():
-        more = (
-            f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
-        )
-        print_text(
-            printable(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}"),
-            indent=" " * 4,
-        )
+    rows = [_row(name, versions) for name, versions in models.items()]
+    print_table(HEADER, rows, spare=SPARE)
+    _print_reasons([entry for entry in entries if entry["state"] != READY])
     print_kept(entries)
 
 
+def _print_reasons(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Print why versions can't be served, the missing frameworks first."""
+    frameworks = Counter[str]()
+    reasons: dict[str, list[str]] = {}
+    for entry in entries:
+        reason = _reason(entry)
+        command = missing_command(reason)
+        if command:
+            frameworks[command] += 1
+        else:
+            reasons.setdefault(reason, []).append(_version_label(entry))
+    _print_missing_frameworks(frameworks)
+    _print_unavailable(reasons)
+
+
+def _reason(entry: Mapping[str, Any]) -> str:
+    """Return why a version can't be served."""
+    name, version = entry["name"], entry.get("version", "")
+    reason: str = entry.get("reason", "") or entry["state"].lower()
+    return reason.removeprefix(f"failed to load {name!r} version {version!r}: ")
+
+
+def _version_label(entry: Mapping[str, Any]) -> str:
+    name: str = entry["name"]
+    version = entry.get("version", "")
+    return f"{name}/{version}" if version else name
+
+
+def _print_missing_frameworks(frameworks: Mapping[str, int]) -> None:
+    if frameworks:
+        print_text(
+            "\nVersions that wait for a framework "
+            "(`pocketserve models --all` lists each):"
+        )
+    for command, count in frameworks.items():
+        print_text(printable(f"{count:4}  {command}"), indent=" " * 6)
+
+
+def _print_unavailable(reasons: Mapping[str, list[str]]) -> None:
+    if reasons:
+        print_text("\nUnavailable (`pocketserve models --all` lists each):")
+    for reason, labels in reasons.items():
+        listed = ", ".join(labels[:MAX_LABELS])
+        if len(labels) > MAX_LABELS:
+            listed += f" and {len(labels) - MAX_LABELS} more"
+        print_text(printable(f"  {listed}: {reason}"), indent=" " * 4)
+
+
 def print_kept(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print a sentence for each model whose newest files do not answer yet, or cannot be served."""
-    reasons = {
-        (entry["name"], entry.get("reason", ""))
-        for entry in entries
-        if entry["state"] == READY
-    }
-    for name, reason in sorted(reasons):
-        if reason.startswith(SERVES_ON):
-            mark = "note" if reason == f"{SERVES_ON}{LOADS_ANEW}" else "WARNING"
-            print_text(printable(f"{mark}: {name} {reason}"), mark=mark, indent=" " * 4)
+    """Report models whose newest files aren't served yet."""
+    ready = set()
+    for entry in entries:
+        if entry["state"] == READY:
+            ready.add((entry["name"], entry.get("reason", "")))
+    for name, reason in sorted(ready):
+        if reason == f"{SERVES_ON}{LOADS_ANEW}":
+            _print_note("note", f"{name} {reason}")
+        elif reason.startswith(SERVES_ON):
+            _print_note("WARNING", f"{name} {reason}")
     for entry in entries:
         reason = entry.get("reason", "")
         if reason.startswith(PENDING):
-            text = printable(
-                f"note: {entry['name']} version {entry['version']} is {reason}"
-            )
-            print_text(text, mark="note", indent=" " * 4)
+            name, version = entry["name"], entry["version"]
+            _print_note("note", f"{name} version {version} is {reason}")
+
+
+def _print_note(mark: str, text: str) -> None:
+    print_text(printable(f"{mark}: {text}"), mark=mark, indent=" " * 4)
 
 
 def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what a model's line says: of its default version, where that can be asked, else of the first that can."""
-    ready = [entry for entry in versions if entry["state"] == READY]
-    first = next((entry for entry in versions if entry.get("default")), versions[0])
-    first = first if first in ready or not ready else ready[0]
-    state = (
-        "loaded"
-        if any(entry.get("loaded") for entry in ready)
-        else first["state"].lower()
-    )
-    count = (
-        f"{len(ready)} of {len(versions)}"
-        if len(ready) < len(versions)
-        else str(len(ready))
-    )
-    size = human_bytes(first["file_bytes"]) if "file_bytes" in first else "-"
-    return [
-        name,
-        first.get("version") or "-",
-        count,
-        state,
-        size,
-        first.get("task") or "-",
-    ]
+    """Return a model's row, about the version that answers."""
+    ready = [each for each in versions if each["state"] == READY]
+    entry = _default_entry(versions)
+    if ready and entry not in ready:
+        entry = ready[0]
+    is_loaded = any(each.get("loaded") for each in ready)
+    state = "loaded" if is_loaded else entry["state"].lower()
+    count = str(len(ready))
+    if len(ready) < len(versions):
+        count = f"{len(ready)} of {len(versions)}"
+    size = human_bytes(entry["file_bytes"]) if "file_bytes" in entry else "-"
+    version = entry.get("version") or "-"
+    return [name, version, count, state, size, entry.get("task") or "-"]
+
+
+def _default_entry(versions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    for entry in versions:
+        if entry.get("default"):
+            return entry
+    return versions[0]

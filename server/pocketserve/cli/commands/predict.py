@@ -1,4 +1,4 @@
-"""``pocketserve predict``: asks a model, once or for each of many inputs."""
+"""``pocketserve predict``: sends inputs to a model and prints the answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import base64
 import contextlib
 import csv
-import itertools
 import json
 import re
 import secrets
@@ -15,8 +14,9 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
 from pocketserve.terminal.connection import (
@@ -29,7 +29,8 @@ from pocketserve.terminal.local import open_local, quiet_frameworks
 from pocketserve.terminal.output import print_json, print_table, print_text, printable
 from pocketserve.terminal.progress import Progress
 
-Ask = Callable[[bytes, Mapping[str, str]], tuple[dict[str, Any], bytes | None]]
+if TYPE_CHECKING:
+    from pocketserve_client import Client
 
 ABOUT_INPUT = frozenset(
     (
@@ -41,25 +42,40 @@ ABOUT_INPUT = frozenset(
         "BODY_TOO_LARGE",
     )
 )
-"""Codes of errors that another input may not have."""
+"""Codes of errors that depend on the input."""
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".avif")
 VIEWER = "termux-open"  # of termux-tools, which every Termux has
-MAX_STEM = 100  # characters of an input's name in that of its picture
+MAX_STEM = 100  # characters of an input's name in its picture's name
 MAX_ROWS = 50
-ROUNDING = 1e-3  # of a probability, in half precision
+ROUNDING = 1e-3  # rounding error of probabilities in half precision
 LOGITS_ADVICE = (
-    "\nThese scores are no probabilities. If the model gives logits, write into its model.toml:\n"
+    "\nThese scores are no probabilities. "
+    "If the model gives logits, write into its model.toml:\n"
     '  [classification]\n  activation = "softmax"'
 )
+
+
+@dataclass
+class InputAnswer:
+    """The answer to one input, with the annotated picture for ``--save``."""
+
+    document: dict[str, Any]
+    picture: bytes | None = None
+
+
+AskModel = Callable[[bytes, Mapping[str, str]], InputAnswer]
+WriteAnswer = Callable[[str, dict[str, Any]], None]
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "predict",
-        help="ask a model: pictures, sounds, texts, JSON or .npy files, numbers, a sentence, or - for standard input",
-        description="Asks a running server, or with --local loads the model in this process.",
+        help="ask a model: pictures, sounds, texts, JSON or .npy files, numbers, "
+        "a sentence, or - for standard input",
+        description="Asks a running server, "
+        "or with --local loads the model in this process.",
     )
     parser.add_argument(
         "model", metavar="MODEL", help="a model's name; with --local also a model file"
@@ -68,8 +84,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "input",
         nargs="+",
         metavar="INPUT",
-        help="files, folders, patterns in quotes and addresses of pictures; or numbers, a sentence in quotes, or - for "
-        "standard input",
+        help="files, folders, patterns in quotes and addresses of pictures; "
+        "or numbers, a sentence in quotes, or - for standard input",
     )
     parser.add_argument(
         "--pair",
@@ -89,12 +105,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--save",
         type=Path,
         metavar="PNG|DIR",
-        help="save the picture with the answer drawn on it, or all in a folder",
+        help="save the picture with the answer drawn on it, or several into a folder",
     )
     parser.add_argument(
         "--sequence",
         action="store_true",
-        help="the inputs are steps: a model with a memory goes on",
+        help="the inputs are steps of a sequence, for a model that keeps state",
     )
     parser.add_argument(
         "--set",
@@ -117,12 +133,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     formats.add_argument(
         "--json",
         action="store_true",
-        help="print the whole answer as JSON, of several inputs a list",
+        help="print the whole answer as JSON; a list for several inputs",
     )
     formats.add_argument(
         "--jsonl",
         action="store_true",
-        help="print a line of JSON for each input, as soon as it is there",
+        help="print a line of JSON for each input, as soon as it is answered",
     )
     formats.add_argument(
         "--csv",
@@ -134,56 +150,73 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask and print; what is wrong with one input of several is said, and the others are asked all the same."""
-    inputs, query = _inputs(options), _parameters(options)
-    several = len(inputs) > 1
-    folder = _picture_folder(options.save, several)
-    answers: list[dict[str, Any]] = []
-    write = _writer(options, several, answers)
-    sequence = Steps(len(inputs)) if options.sequence else None
-    saved: list[Path] = []
-    failures = 0
+    """Print the answer to each input; continue after invalid ones."""
+    run_of_inputs = _InputRun(options, _inputs(options))
     with _open(options) as ask:
-        for source in inputs:
-            try:
-                content, marks = source.read(), sequence.next() if sequence else {}
-                with Progress().waiting(
-                    f"waiting for {options.model}, which may be loading"
-                ):
-                    answer, picture = ask(content, {**query, **marks})
-            except Exception as error:
-                if not several or not _is_about_input(error):
-                    raise _with_file(error, source) from None
-                failures += 1
-                reason = getattr(error, "strerror", None) or str(error)
-                print(
-                    f"pocketserve: {printable(f'{source.name}: {reason}')}",
-                    file=sys.stderr,
-                )
-                if options.json or options.jsonl:
-                    write(source.name, {"error": reason})
-                continue
-            if sequence:
-                sequence.is_open = True
-            if picture is not None:
-                saved.append(
-                    options.save
-                    if folder is None
-                    else _picture_path(folder, source.name, saved)
-                )
-                answer["saved"] = _save(picture, saved[-1])
-            with reading_answers():
-                write(source.name, answer)
-    if options.json:
-        print_json(answers if several else answers[0])
+        failures = run_of_inputs.answer_all(ask)
     return EXIT_FAILED if failures else EXIT_DONE
 
 
+class _InputRun:
+    """A run of the command over its inputs."""
+
+    def __init__(self, options: argparse.Namespace, inputs: list[NamedInput]) -> None:
+        self._options = options
+        self._inputs = inputs
+        self._several = len(inputs) > 1
+        self._query = _parameters(options)
+        folder = _picture_folder(options.save, self._several)
+        self._pictures = _SavedPictures(options.save, folder)
+        self._answers: list[dict[str, Any]] = []
+        self._write = _writer(options, self._several, self._answers)
+        self._sequence = Steps(len(inputs)) if options.sequence else None
+
+    def answer_all(self, ask: AskModel) -> int:
+        """Print all answers; return the number of inputs that failed."""
+        failures = 0
+        for source in self._inputs:
+            try:
+                answer = self._ask(ask, source)
+            except Exception as error:
+                if not self._several or not _is_about_input(error):
+                    raise _with_file(error, source) from None
+                failures += 1
+                self._report(error, source)
+            else:
+                self._show(answer, source)
+        if self._options.json:
+            print_json(self._answers if self._several else self._answers[0])
+        return failures
+
+    def _ask(self, ask: AskModel, source: NamedInput) -> InputAnswer:
+        content = source.read()
+        marks = self._sequence.next() if self._sequence else {}
+        title = f"waiting for {self._options.model}, which may be loading"
+        with Progress().waiting(title):
+            return ask(content, {**self._query, **marks})
+
+    def _report(self, error: Exception, source: NamedInput) -> None:
+        reason = getattr(error, "strerror", None) or str(error)
+        sentence = printable(f"{source.name}: {reason}")
+        print(f"pocketserve: {sentence}", file=sys.stderr)
+        if self._options.json or self._options.jsonl:
+            self._write(source.name, {"error": reason})
+
+    def _show(self, answer: InputAnswer, source: NamedInput) -> None:
+        if self._sequence:
+            self._sequence.is_open = True
+        if answer.picture is not None:
+            path = self._pictures.save(source.name, answer.picture)
+            answer.document["saved"] = str(path)
+        with reading_answers():
+            self._write(source.name, answer.document)
+
+
 def _inputs(options: argparse.Namespace) -> list[NamedInput]:
-    """Return the inputs; with ``--pair`` the two texts as one.
+    """Return the inputs; with ``--pair`` a single one of two texts.
 
     Raises:
-        CommandError: the words are no input, or ``--pair`` has others than two.
+        CommandError: a word is no input, or ``--pair`` has not exactly two.
     """
     if not options.pair:
         return read_inputs(options.input)
@@ -198,7 +231,10 @@ def _inputs(options: argparse.Namespace) -> list[NamedInput]:
 
 @dataclass
 class Steps:
-    """The marks of a sequence whose steps are the inputs: the first that succeeds opens it, the last one closes it."""
+    """The sequence parameters of inputs that are steps of one sequence.
+
+    The first step that succeeds opens the sequence, the last input closes it.
+    """
 
     left: int
     is_open: bool = False
@@ -207,117 +243,145 @@ class Steps:
     def next(self) -> dict[str, str]:
         """Return the query parameters of the next step."""
         self.left -= 1
-        flags = {"sequence_start": not self.is_open, "sequence_end": not self.left}
-        return {
-            "sequence_id": self.id,
-            **{name: "true" for name, value in flags.items() if value},
-        }
+        query = {"sequence_id": self.id}
+        if not self.is_open:
+            query["sequence_start"] = "true"
+        if not self.left:
+            query["sequence_end"] = "true"
+        return query
 
 
 def _picture_folder(save: Path | None, several: bool) -> Path | None:
-    """Return the folder for drawn pictures, made where it is missing; None for the path of one, or none at all."""
+    """Create the folder for annotated pictures, if one is named."""
     if save is None or not (several or save.is_dir()):
         return None
     if save.suffix.lower() in PICTURES and not save.is_dir():
         raise CommandError(
-            f"{str(save)!r} is the name of one picture, and there are several; name a folder for them"
+            f"{str(save)!r} is the name of one picture, and there are several; "
+            "name a folder for them"
         )
     try:
         save.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(
-            f"{str(save)!r} cannot be a folder for pictures: {error.strerror}; name another"
+            f"{str(save)!r} cannot be a folder for pictures: {error.strerror}; "
+            "name another"
         ) from None
     return save
 
 
-def _picture_path(folder: Path, name: str, saved: Sequence[Path]) -> Path:
-    """Return a path for the picture that was drawn of an input: not that of another one of this run."""
-    stem = re.sub(r"[^\w.-]+", "_", Path(name.partition("?")[0]).stem)[-MAX_STEM:]
-    paths = (
-        folder / f"{stem}.answer{number or ''}.png" for number in itertools.count()
-    )
-    return next(path for path in paths if path not in saved)
+class _SavedPictures:
+    """Annotated pictures, in one file or in a folder."""
 
+    def __init__(self, file: Path | None, folder: Path | None) -> None:
+        self._file = file
+        self._folder = folder
+        self._saved: set[Path] = set()
 
-def _save(picture: bytes, target: Path) -> str:
-    try:
-        target.write_bytes(picture)
-    except OSError as error:
-        raise CommandError(
-            f"{str(target)!r} cannot be saved: {error.strerror}; name another file"
-        ) from None
-    return str(target)
+    def save(self, name: str, picture: bytes) -> Path:
+        """Save the picture for an input; return its path."""
+        path = self._new_path(name)
+        self._saved.add(path)
+        try:
+            path.write_bytes(picture)
+        except OSError as error:
+            raise CommandError(
+                f"{str(path)!r} cannot be saved: {error.strerror}; name another file"
+            ) from None
+        return path
+
+    def _new_path(self, name: str) -> Path:
+        if self._folder is None:
+            assert self._file is not None  # there are pictures only with --save
+            return self._file
+        name_without_query = name.partition("?")[0]
+        stem = re.sub(r"[^\w.-]+", "_", Path(name_without_query).stem)[-MAX_STEM:]
+        path = self._folder / f"{stem}.answer.png"
+        number = 0
+        while path in self._saved:
+            number += 1
+            path = self._folder / f"{stem}.answer{number}.png"
+        return path
 
 
 def _is_about_input(error: Exception) -> bool:
-    """Return whether other inputs may fare better."""
+    """Return whether other inputs may succeed."""
+    if isinstance(error, InputError | OSError):
+        return True
     code = getattr(error, "code", "")
-    return (
-        isinstance(error, InputError | OSError)
-        or getattr(code, "name", code) in ABOUT_INPUT
-    )
+    return getattr(code, "name", code) in ABOUT_INPUT
 
 
 def _with_file(error: Exception, source: NamedInput) -> Exception:
-    """Return an error that names the file that it is about."""
-    is_unnamed = _is_about_input(error) and not isinstance(error, InputError | OSError)
-    return (
-        CommandError(f"{source.name}: {error}")
-        if source.is_file and is_unnamed
-        else error
-    )
+    """Add the file's name to an error that doesn't mention it."""
+    is_named = isinstance(error, InputError | OSError)
+    if source.is_file and _is_about_input(error) and not is_named:
+        return CommandError(f"{source.name}: {error}")
+    return error
 
 
 def _writer(
     options: argparse.Namespace, several: bool, answers: list[dict[str, Any]]
-) -> Callable[[str, dict[str, Any]], None]:
-    """Return what prints the answer to an input, or its error; for one JSON document, what adds it to ``answers``."""
-    columns: list[str] = []
-    reported: set[str] = set()
+) -> WriteAnswer:
+    """Return the function that prints or collects answers."""
+    if options.jsonl:
+        return _write_line
+    if options.csv:
+        return _TableWriter().write
+    if options.json:
+        return partial(_collect, answers, several)
+    return _Display(options.model, several).show
 
-    def collect(name: str, answer: dict[str, Any]) -> None:
-        answers.append({"source": name, **answer} if several else answer)
 
-    def write_line(name: str, answer: dict[str, Any]) -> None:
-        print(json.dumps({"source": name, **answer}), flush=True)
+def _collect(
+    answers: list[dict[str, Any]], several: bool, name: str, answer: dict[str, Any]
+) -> None:
+    answers.append({"source": name, **answer} if several else answer)
 
-    def write_rows(name: str, answer: dict[str, Any]) -> None:
-        rows: list[dict[str, Any]] = answer["predictions"]
-        table = csv.writer(sys.stdout, lineterminator="\n")
-        if rows and not columns:
-            columns.extend(rows[0])
-            table.writerow(["source", *columns])
-        for row in rows:
-            values = [row.get(key, "") for key in columns]
-            table.writerow(
-                [
-                    name,
-                    *(
-                        json.dumps(v) if isinstance(v, dict | list) else v
-                        for v in values
-                    ),
-                ]
-            )
-        sys.stdout.flush()
 
-    def show(name: str, answer: dict[str, Any]) -> None:
-        if several:
+class _Display:
+    """Print answers for people, and each assumed setting once."""
+
+    def __init__(self, model: str, several: bool) -> None:
+        self._model = model
+        self._several = several
+        self._reported: set[str] = set()
+
+    def show(self, name: str, answer: dict[str, Any]) -> None:
+        """Print an answer, under its input's name if there are several."""
+        if self._several:
             print(f"{printable(name)}:")
         _print_answer(answer)
-        _print_assumed(options.model, answer, reported)
-        if several:
+        _print_assumed(self._model, answer, self._reported)
+        if self._several:
             print(flush=True)
 
-    return (
-        collect
-        if options.json
-        else write_line
-        if options.jsonl
-        else write_rows
-        if options.csv
-        else show
-    )
+
+def _write_line(name: str, answer: dict[str, Any]) -> None:
+    print(json.dumps({"source": name, **answer}), flush=True)
+
+
+class _TableWriter:
+    """Print CSV, with the columns of the first entry."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+
+    def write(self, name: str, answer: dict[str, Any]) -> None:
+        """Print a line for each entry of an answer."""
+        rows: list[dict[str, Any]] = answer["predictions"]
+        table = csv.writer(sys.stdout, lineterminator="\n")
+        if rows and not self._columns:
+            self._columns = list(rows[0])
+            table.writerow(["source", *self._columns])
+        for row in rows:
+            cells = [_csv_cell(row.get(key, "")) for key in self._columns]
+            table.writerow([name, *cells])
+        sys.stdout.flush()
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, str]:
@@ -336,10 +400,10 @@ def _parameters(options: argparse.Namespace) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _open(options: argparse.Namespace) -> Iterator[Ask]:
-    """Yield what asks the model, with the answer and, for ``--save``, the picture with the answer drawn on it.
+def _open(options: argparse.Namespace) -> Iterator[AskModel]:
+    """Yield a function that sends an input to the model.
 
-    One connection, or one service of this process, answers all inputs.
+    All inputs use the same connection, or the same service in this process.
     """
     if options.local:
         with _local(options) as ask:
@@ -347,42 +411,45 @@ def _open(options: argparse.Namespace) -> Iterator[Ask]:
         return
     if "/" in options.model:
         raise CommandError(
-            f"{options.model!r} is no model's name; `pocketserve models` lists those of the server, and --local loads "
-            "a file or folder without one"
+            f"{options.model!r} is no model's name; `pocketserve models` lists those "
+            "of the server, and --local loads a file or folder without one"
         )
     with open_client(options) as client:
+        yield partial(_ask_server, client, options)
 
-        def ask(
-            body: bytes, query: Mapping[str, str]
-        ) -> tuple[dict[str, Any], bytes | None]:
-            if not options.save:
-                return client.predict(options.model, body, parameters=query), None
-            answer = client.predict(
-                options.model, body, parameters=query, annotate="both"
-            )
-            with reading_answers():
-                return answer, base64.b64decode(answer.pop("picture"))
 
-        yield ask
+def _ask_server(
+    client: Client,
+    options: argparse.Namespace,
+    body: bytes,
+    query: Mapping[str, str],
+) -> InputAnswer:
+    if not options.save:
+        answer = client.predict(options.model, body, parameters=query)
+        return InputAnswer(answer)
+    answer = client.predict(options.model, body, parameters=query, annotate="both")
+    with reading_answers():
+        picture = base64.b64decode(answer.pop("picture"))
+    return InputAnswer(answer, picture)
 
 
 @contextlib.contextmanager
-def _local(options: argparse.Namespace) -> Iterator[Ask]:
+def _local(options: argparse.Namespace) -> Iterator[AskModel]:
     from pocketserve.api import predictions
     from pocketserve.api.messages import ApiRequest
 
     service, name, version = open_local(options.model, options.models_dir)
-    own = {} if version is None else {"version": version}
-    drawn = {"annotate": "png"} if options.save else {}
+    defaults = {} if version is None else {"version": version}
+    annotate = {"annotate": "png"} if options.save else {}
 
-    def ask(
-        body: bytes, query: Mapping[str, str]
-    ) -> tuple[dict[str, Any], bytes | None]:
+    def ask(body: bytes, query: Mapping[str, str]) -> InputAnswer:
         request = ApiRequest(
-            path={"model": name}, query={**own, **query, **drawn}, body=memoryview(body)
+            path={"model": name},
+            query={**defaults, **query, **annotate},
+            body=memoryview(body),
         )
         prediction = predictions.ask(service, request)
-        return predictions.document(prediction), prediction.picture
+        return InputAnswer(predictions.document(prediction), prediction.picture)
 
     try:
         with quiet_frameworks(options):
@@ -395,32 +462,40 @@ def _print_answer(answer: dict[str, Any]) -> None:
     predictions: list[dict[str, Any]] = answer["predictions"]
     if predictions:
         _print_predictions(predictions)
-        # Scores of tables are often decision values or distances, which no activation makes probabilities.
-        may_be_logits = answer["task"].endswith("classification") and not answer[
-            "task"
-        ].startswith("tabular")
-        if may_be_logits and _are_logits(predictions):
+        if _may_have_logits(answer["task"]) and _are_logits(predictions):
             print(LOGITS_ADVICE)
-        timing = answer["timing_ms"]
-        model = printable(f"{answer['model']}/{answer['version']}")
-        print()
-        print_text(
-            f"{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms"
-        )
+        _print_timing(answer)
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
-        print_text(
-            f"The picture with the answer drawn on it is in {printable(answer['saved'])}"
-        )
-        if (
-            shutil.which(VIEWER) is not None
-        ):  # a command is one line, so that it can be copied
-            print(f"Look at it: {VIEWER} {printable(shlex.quote(answer['saved']))}")
+        _print_saved(answer["saved"])
+
+
+def _print_timing(answer: dict[str, Any]) -> None:
+    timing = answer["timing_ms"]
+    model = printable(f"{answer['model']}/{answer['version']}")
+    total, infer = sum(timing.values()), timing["infer"]
+    print()
+    print_text(f"{model}: {total:.1f} ms, of which model {infer:.1f} ms")
+
+
+def _print_saved(path: str) -> None:
+    print_text(f"The picture with the answer drawn on it is in {printable(path)}")
+    if shutil.which(VIEWER) is not None:
+        # Not wrapped, so that the command can be copied.
+        print(f"Look at it: {VIEWER} {printable(shlex.quote(path))}")
+
+
+def _may_have_logits(task: str) -> bool:
+    """Return whether a task's scores can become probabilities by an activation.
+
+    Scores of tables are often decision values or distances, which can't.
+    """
+    return task.endswith("classification") and not task.startswith("tabular")
 
 
 def _print_assumed(model: str, answer: dict[str, Any], reported: set[str]) -> None:
-    """Print the settings that no file of the model states, once for all inputs."""
+    """Print the assumed settings of the model, once for all inputs."""
     text = ", ".join(answer.get("assumed", ()))
     if not text or text in reported:
         return
@@ -444,7 +519,7 @@ def _print_predictions(predictions: list[dict[str, Any]]) -> None:
 def _are_logits(predictions: Sequence[dict[str, Any]]) -> bool:
     """Return whether scores of several classes are no probabilities.
 
-    The score of an outlier detector, whose labels are -1 and 1, or of one class alone means something else.
+    Outlier detectors, with labels -1 and 1, and single classes have other scores.
     """
     labels = {str(entry.get("label")) for entry in predictions}
     classes = {entry.get("index") for entry in predictions}

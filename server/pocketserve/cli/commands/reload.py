@@ -1,4 +1,4 @@
-"""``pocketserve reload``: the server reads its folder again, and loads models anew."""
+"""``pocketserve reload``: reads the models folder again, and reloads models."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pocketserve.terminal.progress import Progress
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
-    text = "read the models folder again, and load models anew at once"
+    text = "read the models folder again, or reload models at once"
     parser: argparse.ArgumentParser = commands.add_parser(
         "reload", help=text, description=f"{text.capitalize()}."
     )
     parser.add_argument(
         "model",
         nargs="*",
-        help="load these anew; without one, the folder is read again",
+        help="reload these; without one, read the folder again",
     )
     add_connection_options(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the models that are named, or have the folder read."""
+    """Reload the named models, or have the server read its folder."""
     with open_client(options) as client, reading_answers():
         for model in options.model:
             with Progress().waiting(f"loading {model}"):

@@ -1,4 +1,4 @@
-"""``pocketserve token``: shows the token that clients need, and makes and revokes those of single apps."""
+"""``pocketserve token``: shows and manages tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--socket-port", metavar="PORT", help="the same for the socket")
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
-        "--path", action="store_true", help="print where the token is kept instead"
+        "--path", action="store_true", help="print the path of the token file instead"
     )
     action.add_argument(
         "--qr",
@@ -66,21 +67,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     action.add_argument(
         "--list",
         action="store_true",
-        help="list the tokens of apps, without the tokens themselves",
+        help="list the names of apps' tokens",
     )
-    action.add_argument("--revoke", metavar="NAME", help="take an app's token back")
+    action.add_argument("--revoke", metavar="NAME", help="revoke an app's token")
     parser.add_argument(
         "--expires",
         metavar="TIME",
         type=_seconds,
-        help="how long the new token is good for: 45m, 12h, 30d [30d]",
+        help="how long the new token is valid: 45m, 12h, 30d [30d]",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds of a time such as ``30d``."""
+    """Parse a duration such as ``30d`` to seconds."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
     seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 0 < seconds <= MAX_SECONDS:
@@ -91,14 +92,9 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the token, making one if there is none yet."""
-    config = load_config(
-        {
-            name: getattr(options, name)
-            for name in ("token_file", "http_port", "socket_port")
-        }
-    )
-    path: Path = config.token_file
+    """Print the token, creating one if there is none yet."""
+    names = ("token_file", "http_port", "socket_port")
+    config = load_config({name: getattr(options, name) for name in names})
     if options.json and (options.path or options.qr or options.uri):
         options.parser.error(
             "--json prints token and file; --path, --qr and --uri print something else"
@@ -106,7 +102,13 @@ def run(options: argparse.Namespace) -> int:
     if options.expires is not None and options.new is None:
         raise CommandError("--expires belongs to --new NAME")
     if options.new is not None or options.list or options.revoke is not None:
-        return _apps(options, path_of(path))
+        return _manage_app_tokens(options, path_of(config.token_file))
+    _print_token(options, config)
+    return 0
+
+
+def _print_token(options: argparse.Namespace, config: Config) -> None:
+    path: Path = config.token_file
     token = ensure_token(path)
     if options.json:
         print(json.dumps({"token": token, "token_file": str(path)}))
@@ -114,44 +116,55 @@ def run(options: argparse.Namespace) -> int:
         print(qr_code(pairing_uri(config, token)), end="")
     elif options.uri:
         print(pairing_uri(config, token))
+    elif options.path:
+        print(path)
     else:
-        print(path if options.path else token)
-    return 0
+        print(token)
 
 
-def _apps(options: argparse.Namespace, path: Path) -> int:
-    """Make, list or revoke tokens of apps."""
+def _manage_app_tokens(options: argparse.Namespace, path: Path) -> int:
+    """Create, list or revoke tokens of apps."""
     if options.new is not None:
         token = add_token(path, options.new, options.expires or DEFAULT_SECONDS)
-        print(
-            json.dumps({"name": options.new, "token": token}) if options.json else token
-        )
+        if options.json:
+            print(json.dumps({"name": options.new, "token": token}))
+        else:
+            print(token)
         return 0
     if options.revoke is not None:
         revoke_token(path, options.revoke)
-    tokens, now = read_tokens(path), time.time()
+    tokens = read_tokens(path)
     if options.json:
-        print_json(
-            [
-                {"name": token.name, "created": token.created, "expires": token.expires}
-                for token in tokens
-            ]
-        )
+        print_json([_token_document(token) for token in tokens])
     elif options.revoke is not None:
         print(
-            f"{options.revoke} is taken back: requests with it are refused within a second."
+            f"{options.revoke} is revoked: "
+            "requests with it are refused within a second."
         )
-    elif tokens:
-        rows = [
-            [token.name, _time(token.created), _time(token.expires), _state(token, now)]
-            for token in tokens
-        ]
-        print_table(["NAME", "MADE", "EXPIRES", "STATE"], rows)
     else:
-        print_text(
-            "There are no tokens of apps. Make one: pocketserve token --new NAME --expires 30d"
-        )
+        _print_app_tokens(tokens)
     return 0
+
+
+def _print_app_tokens(tokens: Sequence[AppToken]) -> None:
+    if not tokens:
+        print_text(
+            "There are no tokens of apps. "
+            "Make one: pocketserve token --new NAME --expires 30d"
+        )
+        return
+    now = time.time()
+    rows = [_token_row(token, now) for token in tokens]
+    print_table(["NAME", "MADE", "EXPIRES", "STATE"], rows)
+
+
+def _token_document(token: AppToken) -> dict[str, Any]:
+    return {"name": token.name, "created": token.created, "expires": token.expires}
+
+
+def _token_row(token: AppToken, now: float) -> list[str]:
+    created, expires = _time(token.created), _time(token.expires)
+    return [token.name, created, expires, _state(token, now)]
 
 
 def _time(seconds: float) -> str:
@@ -159,48 +172,48 @@ def _time(seconds: float) -> str:
 
 
 def _state(token: AppToken, now: float) -> str:
-    return (
-        "good"
-        if token.is_good(now)
-        else "expired"
-        if now >= token.expires
-        else "not yet: the clock is behind"
-    )
+    if token.is_good(now):
+        return "good"
+    if now >= token.expires:
+        return "expired"
+    return "not yet: the clock is behind"
 
 
 def pairing_uri(config: Config, token: str) -> str:
-    """Return what an app needs to reach this server, as ``docs/pairing.md`` describes it."""
-    ports = {
-        "http": config.http_port,
-        "socket": config.socket_port if config.socket else None,
-    }
+    """Return the pairing URI; see ``docs/pairing.md``."""
+    ports = {"http": config.http_port}
+    if config.socket:
+        ports["socket"] = config.socket_port
+    parts = []
     for name, port in ports.items():
         if port == 0:
             raise CommandError(
-                f"port 0 is any free one; name the one that the server has: --{name}-port PORT"
+                "port 0 is any free one; "
+                f"name the one that the server has: --{name}-port PORT"
             )
-    parts = [f"{name}={port}" for name, port in ports.items() if port is not None]
-    return f"pocketserve://pair?{'&'.join(parts)}&token={token}"  # a token's letters need no encoding
+        parts.append(f"{name}={port}")
+    parts.append(f"token={token}")  # its characters need no encoding
+    return f"pocketserve://pair?{'&'.join(parts)}"
 
 
 def qr_code(text: str) -> str:
-    """Return a QR code for a terminal that is light on dark; readers take the inverse, too."""
+    """Return a QR code for dark terminals."""
     try:
         import segno
     except ImportError:
         raise CommandError(
             "QR codes need a small package: python -m pip install segno"
         ) from None
-    for error in ("m", "l"):  # the second may be less dirty, and is smaller
+    for error in ("m", "l"):  # the second corrects fewer errors, and is smaller
         code = io.StringIO()
-        segno.make(text, error=error, micro=False).terminal(
-            code, border=4, compact=True
-        )
+        symbol = segno.make(text, error=error, micro=False)
+        symbol.terminal(code, border=4, compact=True)
         printed = code.getvalue()
         width, columns = printed.index("\n"), terminal_columns()
         if width <= columns:
             return printed
     raise CommandError(
-        f"the QR code is {width} columns wide and the terminal {columns}: make its letters smaller or turn the device; "
+        f"the QR code is {width} columns wide and the terminal {columns}: "
+        "make its letters smaller or turn the device; "
         "or `pocketserve pair` shows a code of ten digits instead"
     )

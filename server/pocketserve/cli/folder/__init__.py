@@ -1,1 +1,1 @@
-"""Commands that change the models folder: what comes, what goes, and how it is called."""
+"""Commands that change the models folder."""

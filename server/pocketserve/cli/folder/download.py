@@ -1,4 +1,4 @@
-"""Download of one file within bounds: redirects, length, time; what was cut goes on where it ended."""
+"""Bounded and resumable download of one file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,28 +33,75 @@ if TYPE_CHECKING:
     from pocketserve.terminal.progress import Progress
 
 PIECE_BYTES = 64 << 10
-PIECE_S = 30.0  # for each piece, and for an answer's beginning: 2 kB/s at least
-MAX_CUTS = 20  # a connection that is cut again and again is given up
+PIECE_S = 30.0  # for a response's headers, and for each piece: 2 kB/s at least
+MAX_CUTS = 20  # broken connections until a download fails
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
-Headers = Callable[[str], Mapping[str, str]]
+HeadersFor = Callable[[str], Mapping[str, str]]
+"""Returns the headers to send to an address."""
+
+
+def no_headers(url: str) -> Mapping[str, str]:
+    """Return no headers."""
+    return {}
 
 
 class DownloadCut(CommandError):
-    """A download that ended before its time; what came of it may be gone on with."""
+    """An interrupted download, which the same call may resume."""
 
 
 class Remote(NamedTuple):
     """A file as its server describes it."""
 
-    name: str  # as its header or its address calls it; nothing of a path
+    name: str  # from a header or the address, without folders
     size: int | None
-    etag: str = ""  # empty unless it is a strong one
+    etag: str = ""  # only a strong one
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file to download, its bounds and checks.
+
+    Attributes:
+        target: the file to write; notes on a partial download have ``.json`` appended.
+        check: raises to reject a name or size before the first byte is written.
+        max_bytes: the size limit; None means the room on the disk.
+        title: of the progress, if the file's name is not clear enough.
+        headers: returns additional headers for an address.
+        refusal: returns an error message for a response that is not the file, or None
+            for the default.
+    """
+
+    url: str
+    target: Path
+    check: Callable[[Remote], None]
+    max_bytes: int | None = None
+    title: str = ""
+    headers: HeadersFor = no_headers
+    refusal: Callable[[Response], str | None] | None = None
+
+    @property
+    def note(self) -> Path:
+        """Return the file that describes a partial download."""
+        return self.target.with_name(f"{self.target.name}.json")
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that were downloaded so far."""
+        return self.target.stat().st_size if self.target.exists() else 0
+
+    def limit(self, remote: Remote) -> int:
+        """Return the greatest size that is accepted."""
+        if remote.size is not None:
+            return remote.size
+        if self.max_bytes is not None:
+            return self.max_bytes
+        return room(self.target.parent)
 
 
 def check_address(url: str) -> None:
-    """Refuse addresses but those of HTTPS, and of this device.
+    """Reject addresses other than HTTPS and this device.
 
     Raises:
         CommandError: with the reason.
@@ -63,196 +111,190 @@ def check_address(url: str) -> None:
         is_loopback = parts.hostname in LOOPBACK_HOSTS and parts.port != 0
     except ValueError:
         raise CommandError(f"{url[:200]!r} is no address") from None
-    if not parts.hostname or not (
-        parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
-    ):
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
+    if not parts.hostname or not is_safe:
         raise CommandError(
-            f"{shown_address(url)} is no address with https://, over which nobody can change the file"
+            f"{shown_address(url)} is no address with https://, "
+            "over which nobody can change the file"
         )
 
 
 def shown_address(url: str) -> str:
-    """Return an address without what may be a secret: user, password and query."""
+    """Return an address without possible secrets: user, password and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def download(
-    url: str,
-    target: Path,
-    progress: Progress,
-    check: Callable[[Remote], None],
-    *,
-    max_bytes: int | None = None,
-    title: str = "",
-    headers: Headers = lambda url: {},
-    refusal: Callable[[Response], str | None] = lambda response: None,
-) -> Remote:
-    """Fetch a file, or the rest of it where an earlier call was cut.
-
-    Args:
-        target: the file to write; its name with ``.json`` behind says what it is a part of.
-        check: refuses, before the first byte is written, a name or size by an error.
-        max_bytes: what it may have; None leaves it to the room on the disk.
-        title: of the progress, where the file's name says too little.
-        headers: returns what else to send to an address.
-        refusal: returns a sentence for an answer that is not the file; None leaves it to this function.
+def download(job: Download, progress: Progress) -> Remote:
+    """Fetch a file, resuming an earlier download if possible.
 
     Raises:
-        DownloadCut: the same call may go on with it.
-        CommandError: it cannot be had.
+        DownloadCut: it was interrupted, and the same call may resume it.
+        CommandError: it can't be fetched.
     """
+    address = shown_address(job.url)
     cuts = 0
     while True:
-        before = target.stat().st_size if target.exists() else 0
+        before = job.size
         try:
-            return _fetch(
-                url, target, progress, check, max_bytes, title, headers, refusal
-            )
+            return _fetch(job, progress)
         except NotOurServerError:
             raise CommandError(
-                f"{shown_address(url)} cannot be fetched: its headers have no end"
+                f"{address} cannot be fetched: its headers have no end"
             ) from None
         except ServerUnreachableError as error:
-            raise CommandError(str(error).replace(url, shown_address(url))) from None
+            raise CommandError(str(error).replace(job.url, address)) from None
         except FETCH_ERRORS as error:
-            size, cuts = (target.stat().st_size if target.exists() else 0), cuts + 1
-            reason = (
-                f"{shown_address(url)} cannot be fetched: {innermost_reason(error)}"
-            )
-            if not size or _read_note(_note_of(target), url) is None:
+            cuts += 1
+            size = job.size
+            reason = f"{address} cannot be fetched: {innermost_reason(error)}"
+            if not size or _read_note(job.note, job.url) is None:
                 raise DownloadCut(reason) from None
-            if (
-                size <= before
-                or cuts == MAX_CUTS
-                or getattr(error, "errno", None) in FULL
-            ):
-                rest = f"{human_bytes(size)} are kept, and the same command goes on with them"
-                raise DownloadCut(f"{reason}; {rest}") from None
+            is_full = getattr(error, "errno", None) in FULL
+            if size <= before or cuts == MAX_CUTS or is_full:
+                raise DownloadCut(
+                    f"{reason}; {human_bytes(size)} are kept, "
+                    "and the same command resumes the download"
+                ) from None
 
 
-def _fetch(
-    url: str,
-    target: Path,
-    progress: Progress,
-    check: Callable[[Remote], None],
-    max_bytes: int | None,
-    title: str,
-    headers: Headers,
-    refusal: Callable[[Response], str | None],
-) -> Remote:
-    """Fetch what is missing over one connection; one of ``FETCH_ERRORS`` where it is cut."""
-    note = _note_of(target)
-    earlier = _read_note(note, url)
-    start = target.stat().st_size if earlier is not None and target.exists() else 0
+def _fetch(job: Download, progress: Progress) -> Remote:
+    """Fetch the missing bytes over one connection.
 
-    def sent(address: str) -> Mapping[str, str]:
+    Raises:
+        FETCH_ERRORS: the connection was cut.
+    """
+    earlier = _read_note(job.note, job.url)
+    start = job.size if earlier is not None else 0
+
+    def headers(address: str) -> Mapping[str, str]:
         check_address(address)
-        part = (
-            {"Range": f"bytes={start}-", "If-Range": earlier.etag}
-            if earlier is not None and start
-            else {}
-        )
-        return {**headers(address), **part}
+        sent = dict(job.headers(address))
+        if earlier is not None and start:
+            sent["Range"] = f"bytes={start}-"
+            sent["If-Range"] = earlier.etag
+        return sent
 
     exchange = ExchangeLimits()
     exchange.begin(PIECE_S, PIECE_BYTES)
     with (
         bounded_session(exchange) as session,
-        open_address(session, url, PIECE_S, sent) as response,
+        open_address(session, job.url, PIECE_S, headers) as response,
     ):
-        if (
-            response.status_code == 416
-            and earlier is not None
-            and earlier.size == start
-        ):
-            return earlier  # it was whole already
-        if (sentence := refusal(response)) is not None:
-            raise CommandError(sentence)
-        remote, begins_at = _remote(response, url, earlier)
-        if response.status_code not in (200, 206) or begins_at not in (0, start):
-            target.unlink(
-                missing_ok=True
-            )  # whatever it is, no second try goes on with it
-            raise CommandError(
-                f"{shown_address(url)} cannot be fetched: it answers {response.status_code}"
-            )
-        check(remote)
-        note.write_text(json.dumps({"url": url, **remote._asdict()}), encoding="utf-8")
-        limit = (
-            remote.size
-            if remote.size is not None
-            else room(target.parent)
-            if max_bytes is None
-            else max_bytes
-        )
-        title = title or f"fetching {remote.name}" + (
-            f" ({human_bytes(remote.size)})" if remote.size else ""
-        )
-        with target.open("r+b" if begins_at else "wb") as file:
-            file.seek(begins_at)
-            count = begins_at
-            progress.show(title, count / max(1, limit))
-            for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
-                exchange.begin(PIECE_S, PIECE_BYTES)
-                count += len(piece)
-                if count > limit:
-                    raise CommandError(
-                        f"{remote.name} has more than {human_bytes(limit)}; nothing of it is kept"
-                    )
-                file.write(piece)
-                progress.show(title, count / max(1, limit))
-    if remote.size is not None and count < remote.size:
+        is_past_end = response.status_code == 416
+        if is_past_end and earlier is not None and earlier.size == start:
+            return earlier  # it was complete already
+        body = _check_response(job, response, earlier, start)
+        count = _write_body(job, response, body, exchange, progress)
+    if body.file.size is not None and count < body.file.size:
         raise OSError(0, "the connection was cut")
-    return remote
+    return body.file
 
 
-def _remote(response: Response, url: str, earlier: Remote | None) -> tuple[Remote, int]:
-    """Return what an answer says of the file, and which byte its body begins with."""
+def _check_response(
+    job: Download, response: Response, earlier: Remote | None, start: int
+) -> _Body:
+    """Return the accepted body of a response, and record its file for a retry."""
+    sentence = job.refusal(response) if job.refusal is not None else None
+    if sentence is not None:
+        raise CommandError(sentence)
+    body = _describe_body(response, job.url, earlier)
+    if response.status_code not in (200, 206) or body.start not in (0, start):
+        job.target.unlink(missing_ok=True)  # a retry must not resume it
+        raise CommandError(
+            f"{shown_address(job.url)} cannot be fetched: "
+            f"the server answers {response.status_code}"
+        )
+    job.check(body.file)
+    note = {"url": job.url, **body.file._asdict()}
+    job.note.write_text(json.dumps(note), encoding="utf-8")
+    return body
+
+
+def _write_body(
+    job: Download,
+    response: Response,
+    body: _Body,
+    exchange: ExchangeLimits,
+    progress: Progress,
+) -> int:
+    """Append a body to the target; return the target's size."""
+    limit = job.limit(body.file)
+    title = job.title or _default_title(body.file)
+    count = body.start
+    with job.target.open("r+b" if body.start else "wb") as file:
+        file.seek(body.start)
+        progress.show(title, count / max(1, limit))
+        for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
+            exchange.begin(PIECE_S, PIECE_BYTES)
+            count += len(piece)
+            if count > limit:
+                raise CommandError(
+                    f"{body.file.name} has more than {human_bytes(limit)}; "
+                    "nothing of it is kept"
+                )
+            file.write(piece)
+            progress.show(title, count / max(1, limit))
+    return count
+
+
+def _default_title(file: Remote) -> str:
+    if not file.size:
+        return f"fetching {file.name}"
+    return f"fetching {file.name} ({human_bytes(file.size)})"
+
+
+class _Body(NamedTuple):
+    """A response's file, and the offset of its body."""
+
+    file: Remote
+    start: int
+
+
+def _describe_body(response: Response, url: str, earlier: Remote | None) -> _Body:
     headers = response.headers
     if headers.get("Content-Encoding", "identity") != "identity":
         raise CommandError(
-            f"{shown_address(url)} cannot be fetched: it is sent packed, which was not asked for"
+            f"{shown_address(url)} cannot be fetched: "
+            "the server compresses it, which was not requested"
         )
-    length, begins_at = headers.get("Content-Length", ""), 0
-    size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
+    name = _file_name(headers.get("Content-Disposition", ""), url)
     etag = headers.get("ETag", "")
-    etag = (
-        etag if re.fullmatch(r'"[\x21\x23-\x7e]{1,256}"', etag) else ""
-    )  # a weak one does not promise the same bytes
+    if not re.fullmatch(r'"[\x21\x23-\x7e]{1,256}"', etag):
+        etag = ""  # a weak one doesn't guarantee equal bytes
     if response.status_code == 206:
-        part = _RANGE.fullmatch(headers.get("Content-Range", ""))
-        if part is None or earlier is None or (etag and etag != earlier.etag):
-            raise CommandError(
-                f"{shown_address(url)} cannot be fetched: it answers with a part that was not asked for"
-            )
-        begins_at, size, etag = int(part[1]), int(part[2]), earlier.etag
-    return Remote(
-        _file_name(headers.get("Content-Disposition", ""), url), size, etag
-    ), begins_at
+        return _describe_part(response, url, earlier, Remote(name, None, etag))
+    length = headers.get("Content-Length", "")
+    size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
+    return _Body(Remote(name, size, etag), 0)
+
+
+def _describe_part(
+    response: Response, url: str, earlier: Remote | None, file: Remote
+) -> _Body:
+    part = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    is_same = earlier is not None and file.etag in ("", earlier.etag)
+    if part is None or earlier is None or not is_same:
+        raise CommandError(
+            f"{shown_address(url)} cannot be fetched: "
+            "the server sends a part that was not requested"
+        )
+    start, size = int(part[1]), int(part[2])
+    return _Body(Remote(file.name, size, earlier.etag), start)
 
 
 def _file_name(disposition: str, url: str) -> str:
-    """Return the last part of the name in a header, or of the address's path."""
+    """Return a file's name from a header or the address."""
     message = Message()
-    message["Content-Disposition"] = (
-        disposition[:1000].replace("\r", " ").replace("\n", " ")
-    )
+    one_line = disposition[:1000].replace("\r", " ").replace("\n", " ")
+    message["Content-Disposition"] = one_line
     name = message.get_filename() if disposition else None
-    return (
-        PurePosixPath((name or unquote(urlsplit(url).path)).replace("\\", "/")).name[
-            :255
-        ]
-        or "model"
-    )
-
-
-def _note_of(target: Path) -> Path:
-    return target.with_name(f"{target.name}.json")
+    path = name or unquote(urlsplit(url).path)
+    return PurePosixPath(path.replace("\\", "/")).name[:255] or "model"
 
 
 def _read_note(note: Path, url: str) -> Remote | None:
-    """Return what is known of the file that was begun; None where it cannot be gone on with."""
+    """Return the description of a partial download, if resumable."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         content: Any = json.loads(note.read_text(encoding="utf-8"))
         if content["url"] == url and content["etag"]:

@@ -1,8 +1,9 @@
-"""Models of the Hugging Face hub: what a repository holds, which file is meant, and its download.
+"""Models of the Hugging Face hub.
 
-The layout is that of ``huggingface_hub``: ``/api/models/ORG/REPO/revision/REV`` lists, ``/ORG/REPO/resolve/REV/FILE``
-gives a file, often by a redirect to another host, and errors have a code in ``X-Error-Code``. Files are fetched by that
-library where it is installed: it knows storage that plain HTTPS does not profit from, and logins.
+The API is that of ``huggingface_hub``: ``/api/models/ORG/REPO/revision/REV`` lists,
+``/ORG/REPO/resolve/REV/FILE`` returns a file, often by a redirect to another host, and
+errors have a code in ``X-Error-Code``. If that library is installed, it fetches the
+files: it supports faster storage and logins.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from pocketserve.cli.folder.download import DownloadCut, Remote, check_address, download
+from pocketserve.cli.folder.download import (
+    Download,
+    DownloadCut,
+    Remote,
+    check_address,
+    download,
+)
 from pocketserve.cli.folder.models_folder import Stage, check_room
-from pocketserve.cli.folder.sources import Obtained, SeveralModels, Wish, find_license
+from pocketserve.cli.folder.sources import (
+    AddRequest,
+    FetchedModel,
+    SeveralModelsError,
+    find_license,
+)
 from pocketserve.messages import excerpt
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes
@@ -29,7 +41,9 @@ if TYPE_CHECKING:
 
 SCHEME = "hf:"
 DEFAULT_ENDPOINT = "https://huggingface.co"
-MAX_LISTING_BYTES, MAX_FILES, MAX_SIDE_BYTES = 64 << 20, 100_000, 64 << 20
+MAX_LISTING_BYTES = 64 << 20
+MAX_FILES = 100_000
+MAX_SIDE_BYTES = 64 << 20
 LISTING_FAULTS = (
     ValueError,
     KeyError,
@@ -38,7 +52,7 @@ LISTING_FAULTS = (
     RecursionError,
     OverflowError,
 )
-MAX_OFFERED = 20  # files that are listed for a choice
+MAX_OFFERED = 20  # files listed for the user to choose from
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 _SOURCE = re.compile(
     r"hf:(?P<repo>\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:/(?P<path>[^@]+))?(?:@(?P<revision>[^@]{1,200}))?"
@@ -68,7 +82,9 @@ class HubRepo(NamedTuple):
 
 
 class Hub:
-    """The hub that ``HF_ENDPOINT`` names, with the token of ``HF_TOKEN`` or of a login, which no other host is sent.
+    """The hub at ``HF_ENDPOINT``.
+
+    The token of ``HF_TOKEN`` or of a login is sent to this host only.
 
     Raises:
         CommandError: the endpoint is no address with HTTPS.
@@ -84,23 +100,21 @@ class Hub:
             self._library: Any = huggingface_hub
             self._token = huggingface_hub.get_token()
         except ImportError:
-            self._library, self._token = (
-                None,
-                os.environ.get("HF_TOKEN", "").strip() or None,
-            )
+            self._library = None
+            self._token = os.environ.get("HF_TOKEN", "").strip() or None
 
     def list_files(self, name: str, revision: str, stage: Stage) -> HubRepo:
-        """Return what a repository holds at a revision: a branch, a tag or a commit."""
+        """List a repository at a branch, tag or commit."""
         target = stage.path / "listing"
         for path in (target, target.with_name("listing.json")):
             path.unlink(missing_ok=True)
-        url = f"{self.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}?blobs=true"
+        path_of_revision = f"{name}/revision/{quote(revision, safe='')}"
         self._download(
-            url,
+            f"{self.endpoint}/api/models/{path_of_revision}?blobs=true",
             target,
-            f"{name} at {revision}",
-            MAX_LISTING_BYTES,
-            f"looking at {name}",
+            title=f"{name} at {revision}",
+            max_bytes=MAX_LISTING_BYTES,
+            progress_title=f"looking at {name}",
         )
         try:
             repo = _parse_listing(name, json.loads(target.read_bytes()))
@@ -108,29 +122,26 @@ class Hub:
             return repo
         except LISTING_FAULTS:
             raise CommandError(
-                f"{self.endpoint} does not answer as the hub does; look at HF_ENDPOINT"
+                f"{self.endpoint} does not answer like the hub; check HF_ENDPOINT"
             ) from None
 
     def fetch(self, repo: HubRepo, name: str, stage: Stage) -> Path:
-        """Return a file of a repository, fetched and compared with its hash."""
-        target = (
-            stage.path
-            / f"file-{hashlib.sha256(f'{repo.commit}/{name}'.encode()).hexdigest()[:16]}"
-        )
+        """Fetch a file of a repository and check its hash."""
+        key = hashlib.sha256(f"{repo.commit}/{name}".encode()).hexdigest()[:16]
+        target = stage.path / f"file-{key}"
         title, file = f"{name} of {repo.name}", repo.files[name]
-        if target.is_file() and _has_content(
-            target, file
-        ):  # from an earlier command, which another file failed
-            return target
+        if target.is_file() and _has_content(target, file):
+            return target  # from an earlier command, which failed at another file
         if self._library is not None:
             target = self._fetch_by_library(repo, name, stage, title)
         else:
             url = f"{self.endpoint}/{repo.name}/resolve/{repo.commit}/{quote(name)}"
-            self._download(url, target, title, file.size)
+            self._download(url, target, title=title, max_bytes=file.size)
         if not _has_content(target, file):
             target.unlink(missing_ok=True)
             raise CommandError(
-                f"{title} is not what the hub lists: its size or hash differs; nothing was added"
+                f"{title} is not the file that the hub lists: "
+                "its size or hash differs; nothing was added"
             )
         return target
 
@@ -138,85 +149,115 @@ class Hub:
         self, repo: HubRepo, name: str, stage: Stage, title: str
     ) -> Path:
         folder = stage.path / "hub"
-        fetching = f"fetching {PurePosixPath(name).name} ({human_bytes(repo.files[name].size)})"
-        self._library.utils.disable_progress_bars()  # its own would be mixed with ours
+        size = human_bytes(repo.files[name].size)
+        fetching = f"fetching {PurePosixPath(name).name} ({size})"
+        self._library.utils.disable_progress_bars()  # they would mix with ours
         self._progress.show(fetching, 0)
         try:
             with self._progress.waiting(fetching):
-                place = {
-                    "revision": repo.commit,
-                    "local_dir": folder,
-                    "endpoint": self.endpoint,
-                }
                 self._library.hf_hub_download(
-                    repo.name, name, token=self._token or False, **place
+                    repo.name,
+                    name,
+                    token=self._token or False,
+                    revision=repo.commit,
+                    local_dir=folder,
+                    endpoint=self.endpoint,
                 )
-        except Exception as error:  # it raises those of three libraries
-            if (response := getattr(error, "response", None)) is not None:
+        except Exception as error:  # the library raises errors of three others
+            response = getattr(error, "response", None)
+            if response is not None:
                 raise CommandError(
                     _refusal(response, title, bool(self._token))
                 ) from None
-            again = "the same command goes on with what is there"
             raise DownloadCut(
-                f"{title} cannot be fetched: {excerpt(error)}; {again}"
+                f"{title} cannot be fetched: {excerpt(error)}; "
+                "the same command resumes the download"
             ) from None
         return folder / name
 
     def _download(
-        self, url: str, target: Path, title: str, maximum: int, progress_title: str = ""
+        self,
+        url: str,
+        target: Path,
+        *,
+        title: str,
+        max_bytes: int,
+        progress_title: str = "",
     ) -> None:
         def check(remote: Remote) -> None:
-            if (remote.size or 0) > maximum:
-                raise CommandError(f"{title} has more than {human_bytes(maximum)}")
+            if (remote.size or 0) > max_bytes:
+                raise CommandError(f"{title} has more than {human_bytes(max_bytes)}")
 
         def refusal(response: Response) -> str | None:
-            return (
-                None
-                if response.status_code in (200, 206)
-                else _refusal(response, title, bool(self._token))
-            )
+            if response.status_code in (200, 206):
+                return None
+            return _refusal(response, title, bool(self._token))
 
-        download(
-            *(url, target, self._progress, check),
-            max_bytes=maximum,
+        job = Download(
+            url,
+            target,
+            check,
+            max_bytes=max_bytes,
             title=progress_title,
             headers=self._headers,
             refusal=refusal,
         )
+        download(job, self._progress)
 
     def _headers(self, url: str) -> Mapping[str, str]:
-        """Return the token for the hub itself; its files often lie elsewhere."""
-        own, other = urlsplit(self.endpoint), urlsplit(url)
-        is_hub = (own.scheme, own.hostname, own.port) == (
-            other.scheme,
-            other.hostname,
-            other.port,
-        )
-        return (
-            {"Authorization": f"Bearer {self._token}"} if self._token and is_hub else {}
-        )
+        """Return the token for the hub, not for other hosts."""
+        if self._token and _origin(url) == _origin(self.endpoint):
+            return {"Authorization": f"Bearer {self._token}"}
+        return {}
 
 
-def take_hub(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
-    """Fetch a model of the hub into a stage: the model file, and what beside it tells how it is asked.
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedModel:
+    """Fetch a hub model with its sidecar files.
 
     Raises:
-        CommandError: it cannot be had, or several files may be meant.
+        CommandError: it can't be fetched, or several files may be meant.
     """
-    parts = _SOURCE.fullmatch(wish.source)
+    parts = _SOURCE.fullmatch(request.source)
     if parts is None:
         raise CommandError(
-            f"{wish.source!r} is not hf:ORG/REPO, hf:ORG/REPO/FILE or one of these with @REVISION"
+            f"{request.source!r} is not hf:ORG/REPO, hf:ORG/REPO/FILE "
+            "or one of these with @REVISION"
         )
-    name = wish.choose_name(parts["repo"].partition("/")[2])
+    name = request.choose_name(parts["repo"].partition("/")[2])
+    home = stage.models / name
     hub = Hub(progress)
     repo = hub.list_files(parts["repo"], parts["revision"] or "main", stage)
     model = choose_file(repo, parts["path"] or "")
-    files = (
-        [model, *_beside(repo, model)] if model in repo.files else _below(repo, model)
-    )
-    check_room(wish.folder, sum(repo.files[file].size for file in files))
-    home = stage.models / name
+    files = _files_of(repo, model)
+    check_room(request.folder, sum(repo.files[file].size for file in files))
+    _fetch_all(hub, repo, files, model, stage, home)
+    provenance = {
+        "source": f"hf:{repo.name}/{model}".removesuffix("/."),
+        "revision": repo.commit,
+    }
+    if model in repo.files:
+        path = home / PurePosixPath(model).name
+        provenance["sha256"] = request.check_sha256(path, progress)
+    elif request.sha256 is not None:
+        raise CommandError("--sha256 is that of a file, and this model is a folder")
+    return FetchedModel(name, provenance, repo.license or find_license(home))
+
+
+def _files_of(repo: HubRepo, model: str) -> list[str]:
+    if model in repo.files:
+        return [model, *_beside(repo, model)]
+    return _below(repo, model)
+
+
+def _fetch_all(
+    hub: Hub, repo: HubRepo, files: list[str], model: str, stage: Stage, home: Path
+) -> None:
+    """Fetch a model's files, then move them into its folder."""
     try:
         paths = {file: hub.fetch(repo, file, stage) for file in files}
     except (DownloadCut, KeyboardInterrupt):
@@ -226,33 +267,18 @@ def take_hub(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
         target = home / _target_of(file, model, repo)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, target)
-    provenance = {
-        "source": f"hf:{repo.name}/{model}".removesuffix("/."),
-        "revision": repo.commit,
-    }
-    if model in repo.files:
-        provenance["sha256"] = wish.check_sha256(
-            home / PurePosixPath(model).name, progress
-        )
-    elif wish.sha256 is not None:
-        raise CommandError("--sha256 is that of a file, and this model is a folder")
-    return Obtained(name, provenance, repo.license or find_license(home))
 
 
 def source_of_page(url: str) -> str | None:
-    """Return the source that a page of the hub stands for, which browsers show; None for other addresses."""
+    """Convert a hub page's URL to a source."""
     parts = urlsplit(url)
-    page = _PAGE.fullmatch(
-        unquote(
-            f"{parts.scheme}://{parts.netloc}{parts.path}".removeprefix(_endpoint())
-        )
-    )
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    page = _PAGE.fullmatch(unquote(address.removeprefix(_endpoint())))
     if page is None:
         return None
     path = f"/{page['path']}" if page["path"] else ""
-    return f"{SCHEME}{page['repo']}{path}" + (
-        f"@{page['revision']}" if page["revision"] else ""
-    )
+    revision = f"@{page['revision']}" if page["revision"] else ""
+    return f"{SCHEME}{page['repo']}{path}{revision}"
 
 
 def _endpoint() -> str:
@@ -260,52 +286,59 @@ def _endpoint() -> str:
 
 
 def choose_file(repo: HubRepo, path: str) -> str:
-    """Return the one model file, or folder that is a model, that a repository has at or below a path.
+    """Return the only model at or below a path.
 
     Raises:
-        CommandError: it has none there, or several, which are listed.
+        CommandError: there is none, or there are several, which are listed.
     """
     path = path.strip("/")
-    if path in repo.files and (model := _model_of(path)) is not None:
-        return model
+    if path in repo.files:
+        model = _model_of(path)
+        if model is not None:
+            return model
     inside = [file for file in repo.files if not path or file.startswith(f"{path}/")]
-    # Each with a path that names it: of a model that is the whole repository, the file that marks it.
-    names = {
-        model: file if model == "." else model
-        for file in inside
-        if (model := _model_of(file)) is not None
-    }
-    models = sorted(
-        model
-        for model in names
-        if not any(model.startswith(f"{other}/") for other in names)
-    )
+    paths = _model_paths(inside)
+    models = sorted(paths)
     if len(models) == 1:
         return models[0]
     at = f"{repo.name}/{path}" if path else repo.name
     if not models:
         fault = "is no model file" if path in repo.files else "holds no model file"
-        weights = any(
-            file.endswith((".safetensors", ".bin", ".gguf")) for file in inside
-        )
-        hint = (
-            "; weights alone are no model: look for an ONNX or TFLite export of it"
-            if weights
-            else ""
-        )
+        hint = _weights_hint(inside)
         raise CommandError(f"{at} {fault} of a kind that is served{hint}")
-    lines = [
-        f"  hf:{repo.name}/{names[model]}  {_size_of(repo, model)}"
-        for model in models[:MAX_OFFERED]
-    ]
-    more = (
-        [f"  and {len(models) - MAX_OFFERED} more"] if len(models) > MAX_OFFERED else []
-    )
-    raise SeveralModels(f"{at} holds {len(models)} models; name one:", [*lines, *more])
+    lines = []
+    for model in models[:MAX_OFFERED]:
+        lines.append(f"  hf:{repo.name}/{paths[model]}  {_size_of(repo, model)}")
+    if len(models) > MAX_OFFERED:
+        lines.append(f"  and {len(models) - MAX_OFFERED} more")
+    raise SeveralModelsError(f"{at} holds {len(models)} models; name one:", lines)
+
+
+def _weights_hint(files: Sequence[str]) -> str:
+    if any(file.endswith((".safetensors", ".bin", ".gguf")) for file in files):
+        return "; weights alone are no model: look for an ONNX or TFLite export of it"
+    return ""
+
+
+def _model_paths(files: Sequence[str]) -> dict[str, str]:
+    """Return outermost models with a path for each.
+
+    A model that is the whole repository has the path of the file that marks it.
+    """
+    paths = {}
+    for file in files:
+        model = _model_of(file)
+        if model is not None:
+            paths[model] = file if model == "." else model
+    outer = {}
+    for model, path in paths.items():
+        if not any(model.startswith(f"{other}/") for other in paths):
+            outer[model] = path
+    return outer
 
 
 def _model_of(file: str) -> str | None:
-    """Return the model that a file is: itself, or its folder where its name marks that as a model."""
+    """Return a file's model: itself or its folder."""
     from pocketserve.runtimes.registry import MARKERS
 
     folder, _, name = file.rpartition("/")
@@ -326,7 +359,7 @@ def _is_model_file(file: str) -> bool:
 
 
 def _below(repo: HubRepo, folder: str) -> list[str]:
-    """Return the files of a folder that is a model, but hidden ones."""
+    """Return the visible files of a folder that is a model."""
     files = [
         file for file in repo.files if folder == "." or file.startswith(f"{folder}/")
     ]
@@ -334,31 +367,26 @@ def _below(repo: HubRepo, folder: str) -> list[str]:
 
 
 def _beside(repo: HubRepo, model: str) -> list[str]:
-    """Return a model's further weights, what tells how it is asked, from its own folder first, and a licence; no code.
+    """Return a model file's external weights, sidecars and licence.
 
-    Weights that a file could not hold are called after it: ``model.onnx_data``, ``model.onnx.data``.
+    External weights are named after the file: ``model.onnx_data``, ``model.onnx.data``.
+    Sidecar files in the model's folder precede those at the top.
     """
     from pocketserve.repository.sidecar_files import NAMES
 
-    files = [
-        file
-        for file in repo.files
-        if file.startswith(f"{model}_") or file.startswith(f"{model}.")
-    ]
+    files = [file for file in repo.files if file.startswith((f"{model}_", f"{model}."))]
     for name in (*NAMES, *LICENSES):
-        places = [f"{_folder_of(model)}{name}", name]
-        file = next((place for place in places if place in repo.files), None)
-        if (
-            file is not None
-            and not file.endswith(".py")
-            and repo.files[file].size <= MAX_SIDE_BYTES
-        ):
-            files.append(file)
+        for file in (f"{_folder_of(model)}{name}", name):
+            if file in repo.files:
+                is_small = repo.files[file].size <= MAX_SIDE_BYTES
+                if is_small and not file.endswith(".py"):
+                    files.append(file)
+                break
     return files
 
 
 def _target_of(file: str, model: str, repo: HubRepo) -> str:
-    """Return where a file goes in the model's folder: beside the model file, as it lies there or at the top."""
+    """Return a file's path in the model's folder."""
     base = model if model not in repo.files else model.rpartition("/")[0]
     return file.removeprefix(f"{base}/") if base not in ("", ".") else file
 
@@ -374,74 +402,85 @@ def _size_of(repo: HubRepo, model: str) -> str:
 
 
 def _has_content(path: Path, file: HubFile) -> bool:
-    """Return whether a file has the size and the hash that the hub lists."""
+    """Return whether a file has the listed size and hash."""
     size = path.stat().st_size
-    digest = (
-        hashlib.sha256()
-        if file.sha256
-        else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    )
+    if size != file.size:
+        return False
+    digest = _new_digest(file)
     with path.open("rb") as content:
         while piece := content.read(1 << 20):
             digest.update(piece)
     expected = file.sha256 or file.blob
-    return size == file.size and expected in ("", digest.hexdigest())
+    return expected in ("", digest.hexdigest())
+
+
+def _new_digest(file: HubFile) -> Any:
+    """Create a hash of the kind that the hub lists."""
+    if file.sha256:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
 
 
 def _parse_listing(name: str, document: Any) -> HubRepo:
-    """Return what the hub's answer says; one of ``LISTING_FAULTS`` where it is none."""
+    """Parse the hub's listing.
+
+    Raises:
+        LISTING_FAULTS: it is malformed.
+    """
     from pocketserve.repository.toml_table import is_contained_name
 
-    siblings, commit, card = (
-        document["siblings"],
-        document["sha"],
-        document.get("cardData") or {},
-    )
+    siblings, commit = document["siblings"], document["sha"]
     if len(siblings) > MAX_FILES or not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise ValueError("too many files, or no commit")
     files = {}
     for item in siblings:
-        path, lfs = item["rfilename"], item.get("lfs") or {}
+        path = item["rfilename"]
         if is_contained_name(path) and path.isprintable():
-            file = HubFile(
-                int(item.get("size") or 0),
-                lfs.get("sha256") or "",
-                "" if lfs else item.get("blobId") or "",
-            )
-            if file.size < 0 or not re.fullmatch(r"[0-9a-f]{64}|", file.sha256):
-                raise ValueError("a size or hash that is none")
-            files[path] = file
+            files[path] = _parse_file(item)
+    return HubRepo(name, commit, files, _license_of(document))
+
+
+def _license_of(document: Any) -> str:
+    card = document.get("cardData") or {}
     license = card.get("license_name") or card.get("license") or ""
-    return HubRepo(
-        name, commit, files, str(license)[:100] if isinstance(license, str) else ""
-    )
+    return license[:100] if isinstance(license, str) else ""
+
+
+def _parse_file(item: Any) -> HubFile:
+    lfs = item.get("lfs") or {}
+    size = int(item.get("size") or 0)
+    sha256 = lfs.get("sha256") or ""
+    blob = "" if lfs else item.get("blobId") or ""
+    if size < 0 or not re.fullmatch(r"[0-9a-f]{64}|", sha256):
+        raise ValueError("an invalid size or hash")
+    return HubFile(size, sha256, blob)
 
 
 def _refusal(response: Response, title: str, has_token: bool) -> str:
-    """Return the sentence for an answer that is no file, by the hub's own code."""
+    """Return the message for an error response."""
     code, status = response.headers.get("X-Error-Code", ""), response.status_code
     if code == "GatedRepo":
-        way = (
-            "this token's account has to"
-            if has_token
-            else "log in there, set HF_TOKEN, and"
-        )
+        who = "log in there, set HF_TOKEN, and"
+        if has_token:
+            who = "this token's account has to"
         return (
-            f"{title} is behind an agreement: {way} accept it on the page of the model"
+            f"{title} is behind an agreement: {who} accept it on the page of the model"
         )
     if code == "RevisionNotFound":
-        return f"{title}: there is no such revision; the part behind @ is a branch, a tag or a commit"
+        return (
+            f"{title}: there is no such revision; "
+            "the part behind @ is a branch, a tag or a commit"
+        )
     if code == "EntryNotFound":
         return f"{title}: there is no such file"
     if code == "RepoNotFound" or status in (401, 404):
-        way = (
-            "this token may not see it"
-            if has_token
-            else "it is private: then set HF_TOKEN to a token that may"
-        )
-        return f"{title}: there is no such repository, or {way}"
+        reason = "it is private: then set HF_TOKEN to a token that may read it"
+        if has_token:
+            reason = "this token may not see it"
+        return f"{title}: there is no such repository, or {reason}"
     if status == 403:
-        return f"{title}: this token may not read it ({excerpt(response.headers.get('X-Error-Message', ''), 100)})"
+        detail = excerpt(response.headers.get("X-Error-Message", ""), 100)
+        return f"{title}: this token may not read it ({detail})"
     if status == 429:
-        return f"{title}: the hub takes no more requests for now; try again later"
+        return f"{title}: the hub's rate limit is reached; try again later"
     return f"{title} cannot be fetched: the hub answers {status}"

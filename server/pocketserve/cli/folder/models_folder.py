@@ -1,4 +1,4 @@
-"""The models folder of a command, and the hidden folder in it where a model waits until it is whole."""
+"""The models folder, and a hidden one for incomplete models."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 NAME_FOLDER = "name the models folder: --models-dir FOLDER"
 GIVE_NAME = "give it another one by --name NAME"
-PREFIX = ".pocketserve-add-"  # names with a dot in front are no models
+PREFIX = ".pocketserve-add-"  # hidden folders are no models
 REMOVED = ".pocketserve-removed-"
-KEPT_S = 7 * 86_400  # a download that was cut is gone on with within a week
+KEPT_S = 7 * 86_400  # partial downloads are kept
 LOCK_WAIT_S = 1.0
-SPARE_BYTES = 256 << 20  # left free on the disk: apps and the system write to it, too
+SPARE_BYTES = 256 << 20  # left free on the disk for apps and the system
 
 
 def find_folder(models_dir: str | None) -> Path:
@@ -45,10 +45,11 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
     """Return the models folder that a command changes, see :func:`find_folder`.
 
     Args:
-        make: whether a folder that an option or setting names, and that is missing, is made.
+        make: whether to create a missing folder.
 
     Raises:
-        CommandError: none is named and none is served, or it holds the embedded models, or one model alone.
+        CommandError: none is named or served, or it has the embedded models or only
+            one model.
     """
     from pocketserve.repository.scan import locate
 
@@ -59,11 +60,13 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
         raise CommandError(
-            f"the models folder {folder} is no folder; name one with --models-dir FOLDER"
+            f"the models folder {folder} is no folder; "
+            "name one with --models-dir FOLDER"
         )
     if locate(folder)[1] is not None:
         raise CommandError(
-            f"{folder} is one model; name the folder that models lie in: --models-dir FOLDER"
+            f"{folder} is one model; "
+            "name the folder that models lie in: --models-dir FOLDER"
         )
     return folder
 
@@ -72,14 +75,12 @@ def is_served(folder: Path) -> bool:
     """Return whether a server of this user serves the folder."""
     from pocketserve.state.run_lock import running_servers
 
-    return any(
-        run.models_dir == str(folder)
-        for run in running_servers(load_config({}).state_dir)
-    )
+    runs = running_servers(load_config({}).state_dir)
+    return any(run.models_dir == str(folder) for run in runs)
 
 
 def read_models(folder: Path) -> Models:
-    """Return the models of a folder; CommandError where it cannot be read."""
+    """Return the models of a folder; CommandError if it can't be read."""
     from pocketserve.repository.scan import Models
 
     try:
@@ -91,10 +92,10 @@ def read_models(folder: Path) -> Models:
 
 
 def find_model(folder: Path, name: str) -> ModelEntry:
-    """Return a model whose files a command may move or remove.
+    """Return a model whose files may be moved or removed.
 
     Raises:
-        CommandError: there is none of this name, or a link leads out of the folder to it.
+        CommandError: there is no such model, or a link leads out of the folder.
     """
     from pocketserve.messages import did_you_mean
     from pocketserve_wire.files.plain_file import lies_in
@@ -102,27 +103,29 @@ def find_model(folder: Path, name: str) -> ModelEntry:
     models = read_models(folder)
     entry = models.get(name)
     if entry is None:
-        path = (
-            "; name the model, not a path"
-            if "/" in name
-            else did_you_mean(name, models.names)
-        )
-        raise CommandError(f"there is no model {name!r} in {folder}{path}")
-    outside = [v.path for v in entry.versions.values() if not lies_in(v.path, folder)]
-    if outside or not lies_in(entry.folder, folder):
-        raise CommandError(
-            f"{name} leads out of {folder} by a link, and what lies elsewhere is not touched; see ls -l"
-        )
+        hint = did_you_mean(name, models.names)
+        if "/" in name:
+            hint = "; name the model, not a path"
+        raise CommandError(f"there is no model {name!r} in {folder}{hint}")
+    for path in (entry.folder, *(version.path for version in entry.versions.values())):
+        if not lies_in(path, folder):
+            raise CommandError(
+                f"{name} leads out of {folder} by a link, "
+                "and files elsewhere are not touched; see ls -l"
+            )
     return entry
 
 
 def has_own_folder(entry: ModelEntry, folder: Path) -> bool:
-    """Return whether a model lies in a folder of its own, and not as files in the models folder itself."""
+    """Return whether a model has a folder of its own."""
     return entry.folder == folder / entry.name
 
 
 def discard(folder: Path, paths: Sequence[Path]) -> None:
-    """Delete files and folders of a model: first they leave it at once, by renames, for those who look meanwhile."""
+    """Delete files and folders of a model.
+
+    They are renamed first, so that a server sees them disappear at once.
+    """
     bin_folder = folder / f"{REMOVED}{os.urandom(8).hex()}"
     bin_folder.mkdir(mode=0o700)
     try:
@@ -137,54 +140,60 @@ def discard(folder: Path, paths: Sequence[Path]) -> None:
 
 
 def check_new_name(folder: Path, name: str, way_out: str = "take another name") -> str:
-    """Return a name that a new model of the folder may have.
+    """Check and return a new model's name.
 
     Args:
-        way_out: how the command that asks gives another one.
+        way_out: how to choose another one.
 
     Raises:
-        CommandError: it is taken, or cannot be a model's.
+        CommandError: it is taken or invalid.
     """
     from pocketserve.repository.manifest import is_valid_name
 
     if not is_valid_name(name):
-        rule = "it has no spaces, no / : \\ % ? #, no dot in front, 128 characters at most, and is not stats"
         raise CommandError(
-            f"a model cannot be called {name[:128]!r}: {rule}; {way_out}"
+            f"a model cannot be called {name[:128]!r}: it has no spaces, "
+            "no / : \\ % ? #, no dot in front, 128 characters at most, "
+            f"and is not stats; {way_out}"
         )
     models = read_models(folder)
     if os.path.lexists(folder / name) or name in models.names:
         raise CommandError(
-            f"{folder} has a model {name!r} already; {way_out}, or `pocketserve remove {shlex.quote(name)}`"
+            f"{folder} has a model {name!r} already; {way_out}, "
+            f"or `pocketserve remove {shlex.quote(name)}`"
         )
     return name
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Refuse what the disk has no room for.
+    """Check that the disk has room.
 
     Raises:
         CommandError: with both sizes.
     """
-    if size > room(folder):
+    available = room(folder)
+    if size > available:
         raise CommandError(
-            f"it takes {human_bytes(size)}, and there is room for {human_bytes(room(folder))} in {folder}; make room, "
+            f"it takes {human_bytes(size)}, and there is room for "
+            f"{human_bytes(available)} in {folder}; make room, "
             "or name another folder with --models-dir"
         )
 
 
 def room(folder: Path) -> int:
-    """Return how many bytes a folder's disk has room for."""
+    """Return the bytes available to models on a folder's disk."""
     return max(0, shutil.disk_usage(folder).free - SPARE_BYTES)
 
 
 class Stage:
-    """A hidden folder inside the models folder, on the same disk: a rename makes what is in it appear at once.
+    """A hidden folder from which a model is published.
+
+    It is on the same disk, so a rename publishes the complete model at once.
 
     Attributes:
         path: of the folder.
-        models: a models folder in it, with the model that is to be.
-        keep: whether it stays, since the same command may go on with it.
+        models: a models folder in it, with the new model.
+        keep: whether to keep it for the same command to resume.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,39 +202,39 @@ class Stage:
         self.keep = False
 
     def keep_parts(self) -> None:
-        """Keep what was fetched, if anything was, for the same command to go on with."""
-        self.keep = any(
-            path.stat().st_size
-            for path in self.path.rglob("*")
-            if path.suffix != ".json" and path.is_file()
-        )
+        """Keep partial downloads, if there are any, for the same command."""
+        for path in self.path.rglob("*"):
+            is_part = path.suffix != ".json" and path.is_file()
+            if is_part and path.stat().st_size:
+                self.keep = True
+                return
+        self.keep = False
 
     def publish(self, name: str, folder: Path) -> None:
-        """Move a model into the models folder, where a running server finds it whole.
+        """Move a complete model into the models folder.
 
         Raises:
-            CommandError: the name was taken meanwhile.
+            CommandError: the name has been taken meanwhile.
         """
-        for path in [
-            path for path in (self.models / name).rglob("*") if path.is_file()
-        ]:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+        source = self.models / name
+        for path in source.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         check_new_name(folder, name, GIVE_NAME)
-        os.rename(
-            self.models / name, folder / name
-        )  # never onto a file, or a folder that holds anything
+        # This fails if a file or a non-empty folder has that name.
+        os.rename(source, folder / name)
 
 
 @contextlib.contextmanager
 def staging(folder: Path, key: str) -> Iterator[Stage]:
-    """Make a stage, or find the one of an earlier command again; it goes with the block unless it is to be kept.
+    """Create or reuse a stage, and remove it unless kept.
 
     Args:
         key: hexadecimal digits, the same for the same source.
 
     Raises:
-        CommandError: another command works on the same, or the folder cannot be written.
+        CommandError: another command adds the same source.
     """
     _sweep(folder)
     stage = Stage(folder / f"{PREFIX}{key}")
@@ -235,9 +244,9 @@ def staging(folder: Path, key: str) -> Iterator[Stage]:
     )
     try:
         deadline = time.monotonic() + LOCK_WAIT_S
-        if (
-            not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline
-        ):  # else there are no locks here
+        is_locked = acquire_lock(descriptor, deadline)
+        # Before the deadline, a failure means that the file system has no locks.
+        if not is_locked and time.monotonic() >= deadline:
             raise CommandError("another command is adding the same; wait for its end")
         remove_tree(stage.models)
         try:
@@ -250,7 +259,7 @@ def staging(folder: Path, key: str) -> Iterator[Stage]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what commands left that were killed, and downloads that nobody went on with."""
+    """Remove leftovers of killed commands, and old partial downloads."""
     with contextlib.suppress(OSError):
         for path in folder.glob(f"{PREFIX}*"):
             if time.time() - path.stat().st_mtime > KEPT_S:

@@ -1,4 +1,4 @@
-"""The input of a PyTorch module, which does not say itself what it takes."""
+"""The undeclared input of a PyTorch module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pocketserve.service import Service
     from pocketserve.tensors import TensorSpec
 
-MAX_DIMENSIONS, MAX_SIZE = 8, 1 << 20
+MAX_DIMENSIONS = 8
+MAX_SIZE = 1 << 20
 MAX_PIXELS = 64_000_000
 AskLine = Callable[[str], str]
 
@@ -25,16 +26,15 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Parse sizes such as ``1,3,224,224`` or ``1x3x224x224``; -1 is any.
 
     Raises:
-        argparse.ArgumentTypeError: they are none.
+    argparse.ArgumentTypeError: they are invalid.
     """
     sizes = text.replace("x", ",").split(",")
     try:
         shape = tuple(int(size) for size in sizes)
     except ValueError:
         raise argparse.ArgumentTypeError("must be sizes such as 1,3,224,224") from None
-    if len(shape) > MAX_DIMENSIONS or not all(
-        size == -1 or 0 < size <= MAX_SIZE for size in shape
-    ):
+    are_valid = all(size == -1 or 0 < size <= MAX_SIZE for size in shape)
+    if len(shape) > MAX_DIMENSIONS or not are_valid:
         raise argparse.ArgumentTypeError(
             f"must be at most {MAX_DIMENSIONS} sizes from 1 to {MAX_SIZE}, or -1 for any"
         )
@@ -44,10 +44,10 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 def declare_inputs(
     options: argparse.Namespace, service: Service, entry: ModelEntry, ask: AskLine
 ) -> tuple[TensorSpec, ...]:
-    """Return the input of a PyTorch module that nothing describes, and let the service load it with that.
+    """Declare an undescribed PyTorch module's input, and return it.
 
     Raises:
-        CommandError: nobody says its shape.
+        CommandError: its shape is unknown.
     """
     from pocketserve.tensors import TensorSpec
 
@@ -62,8 +62,8 @@ def declare_inputs(
         shape = _ask_shape(ask)
     if shape is None:
         raise CommandError(
-            f"PyTorch modules do not say what they take; say it for {entry.name}: --shape 1,3,224,224, or "
-            "--sample FILE.npy"
+            f"PyTorch modules do not state their inputs; state them for {entry.name}: "
+            "--shape 1,3,224,224, or --sample FILE.npy"
         )
     inputs = (TensorSpec("input", datatype, shape),)
     manifest = entry.manifest._replace(inputs=inputs)
@@ -72,7 +72,7 @@ def declare_inputs(
 
 
 def _sample_shape(path: Path) -> tuple[tuple[int, ...], str]:
-    """Return shape and datatype of a ``.npy`` file, or of a photo as most PyTorch models take one."""
+    """Return shape and datatype of a ``.npy`` file or photo."""
     import numpy as np
 
     from pocketserve.tasks.arrays import is_npy, read_npy
@@ -95,10 +95,12 @@ def _sample_shape(path: Path) -> tuple[tuple[int, ...], str]:
 
 
 def _ask_shape(ask: AskLine) -> tuple[int, ...] | None:
-    """Return the shape that the user names; None where nobody is asked."""
-    while answer := ask("Shape of its input, such as 1,3,224,224: "):
+    """Ask for a shape; None if there is no answer."""
+    while True:
+        answer = ask("Shape of its input, such as 1,3,224,224: ")
+        if not answer:
+            return None
         try:
             return parse_sizes(answer)
         except argparse.ArgumentTypeError as error:
             print_text(printable(f"{answer!r} {error}"))
-    return None

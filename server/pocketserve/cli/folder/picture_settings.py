@@ -1,6 +1,7 @@
-"""Settings of a picture model that its files may leave open: the range of pixels, and the order of colours.
+"""Pixel range and colour order of a picture model.
 
-``init --try PHOTO`` shows the answer of each, and ``init --pixels`` and ``--color`` write them into a manifest.
+``init --try PHOTO`` shows the answer for each combination, and ``init --pixels`` and
+``--color`` write them into a manifest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ PIXELS = {
     "signed": (127.5, 127.5),
     "imagenet": ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
 }
-"""What pixels from 0 to 255 become for the model: mean and std of ``(pixel - mean) / std``; ``signed`` is -1 to 1."""
+"""Mean and std of ``(pixel - mean) / std``, for pixels from 0 to 255.
+
+``signed`` results in -1 to 1.
+"""
 
 PIXELS_TEXT = {
     "0..1": "fractions, pixel / 255",
@@ -42,7 +46,7 @@ MAX_PHOTO_BYTES = 64 << 20
 
 
 class SettingsTrial(NamedTuple):
-    """The answer to one picture with one choice of settings."""
+    """The answer to a picture with one combination of settings."""
 
     pixels: str
     color: str  # empty for a model of grey pictures
@@ -51,7 +55,7 @@ class SettingsTrial(NamedTuple):
 
 
 def image_table(pixels: str, color: str) -> dict[str, Any]:
-    """Return the keys of ``[image]`` that state a choice; empty texts state nothing."""
+    """Return the keys of ``[image]`` for stated settings."""
     table: dict[str, Any] = {}
     if pixels:
         table["mean"], table["std"] = PIXELS[pixels]
@@ -63,7 +67,7 @@ def image_table(pixels: str, color: str) -> dict[str, Any]:
 def change_settings(
     document: Document, pixels: str, color: str, has_labels: bool
 ) -> None:
-    """Write a choice into a manifest; every other key and all comments stay."""
+    """Write settings into a manifest, keeping all others."""
     table = image_table(pixels, color)
     if table and "image" not in document:
         document["image"] = {}
@@ -76,7 +80,7 @@ def change_settings(
 def changed_entry(
     entry: ModelEntry, home: Path, pixels: str, color: str, labels: bytes | None
 ) -> ModelEntry:
-    """Return a model as its manifest will be after :func:`change_settings`."""
+    """Return a model with its manifest as after :func:`change_settings`."""
     from pocketserve.repository.manifest import FILE_NAME, parse_manifest
 
     path = home / FILE_NAME
@@ -103,7 +107,7 @@ def read_photo(path: Path) -> bytes:
 def try_settings(
     entry: ModelEntry, model: LoadedModel, photo: bytes, max_pixels: int
 ) -> list[SettingsTrial]:
-    """Return the best entry of the answer to a picture for each range of pixels and order of colours.
+    """Return the answer for each combination of settings.
 
     Raises:
         CommandError: the model takes no pictures, or the file is none.
@@ -118,19 +122,14 @@ def try_settings(
         except ApiError as error:
             raise CommandError(error.message) from None
         best = answer[0] if answer else {}
-        trials.append(
-            SettingsTrial(
-                pixels,
-                color,
-                str(best.get("label", "nothing")),
-                best.get("score", best.get("share")),
-            )
-        )
+        label = str(best.get("label", "nothing"))
+        score = best.get("score", best.get("share"))
+        trials.append(SettingsTrial(pixels, color, label, score))
     return trials
 
 
 def _choices(model: LoadedModel) -> Iterator[tuple[str, str]]:
-    """Yield ranges of pixels with orders of colours, as far as they matter to the model's input."""
+    """Yield pixel ranges and colour orders to try."""
     spec = model.inputs.specs[0]
     takes_reals = spec.datatype.startswith("FP") or spec.quantization is not None
     colors = tuple(COLORS) if 3 in (spec.shape[1], spec.shape[-1]) else ("",)
@@ -147,27 +146,22 @@ def _task_with(
     from pocketserve.runtimes.base import ModelLoadError
     from pocketserve.tasks.vision.preprocessing import ImageOptions
 
-    options = entry.manifest.section(ImageOptions)
-    numbers = {key: _numbers(value) for key, value in table.items()}
-    manifest = entry.manifest._replace(
-        sections={**entry.manifest.sections, ImageOptions: options._replace(**numbers)}
-    )
+    manifest = entry.manifest
+    values = {key: _numbers(value) for key, value in table.items()}
+    options = manifest.section(ImageOptions)._replace(**values)
+    sections = {**manifest.sections, ImageOptions: options}
+    changed = entry._replace(manifest=manifest._replace(sections=sections))
+    session = model.sessions[0]
     try:
-        return set_up(
-            entry._replace(manifest=manifest),
-            model.version,
-            model.sessions[0],
-            max_pixels,
-            model.source,
-        ).task
+        setup = set_up(changed, model.version, session, max_pixels, model.source)
     except ModelLoadError as error:
-        raise CommandError(
-            f"{entry.name}: {str(error).removeprefix('model.toml: ')}"
-        ) from None
+        reason = str(error).removeprefix("model.toml: ")
+        raise CommandError(f"{entry.name}: {reason}") from None
+    return setup.task
 
 
 def _numbers(value: Any) -> Any:
-    """Return a manifest's number or list of numbers as options hold it; texts as they are."""
+    """Convert a manifest's value for options: numbers and lists become tuples."""
     if isinstance(value, str):
         return value
     return tuple(value) if isinstance(value, list) else (value,)
@@ -180,34 +174,28 @@ def _ask(model: LoadedModel, task: Task, photo: bytes) -> Answer:
     prepared = task.prepare(memoryview(photo))
     runs = []
     for arrays in prepared.runs:
-        inputs = {
-            model.inputs.by_name[name][1]: array for name, array in arrays.items()
-        }
+        inputs = {}
+        for name, array in arrays.items():
+            _, own_name = model.inputs.by_name[name]
+            inputs[own_name] = array
         outputs = model.sessions[0].run(inputs)
-        runs.append(
-            {
-                spec.name: outputs[model.outputs.by_name[spec.name][1]]
-                for spec in model.outputs.specs
-            }
-        )
+        results = {}
+        for spec in model.outputs.specs:
+            _, own_name = model.outputs.by_name[spec.name]
+            results[spec.name] = outputs[own_name]
+        runs.append(results)
     answer = task.answer(runs, AnswerOptions(), prepared.context)
     return answer.entries if isinstance(answer, ExtendedAnswer) else answer
 
 
 def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
-    """Print a line for each choice of settings with its answer."""
+    """Print a table of the trials and their answers."""
     header = ["PIXELS", "COLOR", "ANSWER", "SCORE"]
     rows = []
     for trial in trials:
+        pixels, color = trial.pixels or "as they are", trial.color or "grey"
         score = "" if trial.score is None else f"{trial.score:.4g}"
-        rows.append(
-            [
-                trial.pixels or "as they are",
-                trial.color or "grey",
-                printable(trial.answer),
-                score,
-            ]
-        )
+        rows.append([pixels, color, printable(trial.answer), score])
     if are_numbered:
         header = ["", *header]
         rows = [[str(number), *row] for number, row in enumerate(rows, 1)]
@@ -215,7 +203,7 @@ def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
 
 
 def option_line(options: argparse.Namespace, trial: SettingsTrial) -> str:
-    """Return the command that writes a choice into the manifest, with the other options of this one."""
+    """Return the command that writes a trial's settings into the manifest."""
     import shlex
 
     words = ["pocketserve", "init", options.model]
@@ -226,6 +214,8 @@ def option_line(options: argparse.Namespace, trial: SettingsTrial) -> str:
     if options.shape is not None:
         sizes = ",".join(str(size) for size in options.shape)
         words.append(f"--shape={sizes}")  # it may begin with a minus
-    words += ["--pixels", trial.pixels] if trial.pixels else []
-    words += ["--color", trial.color] if trial.color else []
+    if trial.pixels:
+        words += ["--pixels", trial.pixels]
+    if trial.color:
+        words += ["--color", trial.color]
     return shlex.join(words)

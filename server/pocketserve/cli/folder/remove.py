@@ -1,4 +1,4 @@
-"""``pocketserve remove``: takes a model, or one version of it, out of the models folder."""
+"""``pocketserve remove``: deletes a model, or one of its versions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "remove",
-        help="take a model or a version out of the models folder, and delete its files",
-        description="Deletes the files of a model, or of one version. Requests under way are still answered.",
+        help="delete a model or a version from the models folder",
+        description="Deletes the files of a model, or of one version. "
+        "Requests in progress are still answered.",
     )
     parser.add_argument("model", help="the model's name")
     parser.add_argument(
@@ -43,35 +44,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask and remove."""
+    """Ask for consent and delete."""
     folder = choose_folder(options.models_dir)
     entry = find_model(folder, options.model)
-    version = (
-        None
-        if options.model_version is None
-        else _version_of(entry, options.model_version)
-    )
-    title = entry.name if version is None else f"version {version.name} of {entry.name}"
-    paths = (
-        files_of_model(entry, folder)
-        if version is None
-        else files_of_version(entry, version)
-    )
-    sizes = [
-        file.stat().st_size
-        for path in paths
-        for file in (path, *path.rglob("*"))
-        if file.is_file()
-    ]
-    print_text(
-        printable(
-            f"{title} in {folder}: {plural(len(sizes), 'file')}, {human_bytes(sum(sizes))}"
-        )
-    )
-    consent = True if options.yes else confirm("Delete them? [y/N] ")
-    if consent is None:
-        raise CommandError("nobody can be asked here; add --yes to delete these files")
-    if not consent:
+    if options.model_version is None:
+        version = None
+        title = entry.name
+        paths = files_of_model(entry, folder)
+    else:
+        version = _version_of(entry, options.model_version)
+        title = f"version {version.name} of {entry.name}"
+        paths = files_of_version(entry, version)
+    sizes = _file_sizes(paths)
+    size = f"{plural(len(sizes), 'file')}, {human_bytes(sum(sizes))}"
+    print_text(printable(f"{title} in {folder}: {size}"))
+    if not options.yes and not _may_delete():
         print("Nothing was removed.")
         return EXIT_FAILED
     if version is not None and entry.manifest.versions:
@@ -83,13 +70,27 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _may_delete() -> bool:
+    consent = confirm("Delete them? [y/N] ")
+    if consent is None:
+        raise CommandError("nobody can be asked here; add --yes to delete these files")
+    return consent
+
+
+def _file_sizes(paths: Sequence[Path]) -> list[int]:
+    sizes = []
+    for path in paths:
+        for file in (path, *path.rglob("*")):
+            if file.is_file():
+                sizes.append(file.stat().st_size)
+    return sizes
+
+
 def _version_of(entry: ModelEntry, name: str) -> VersionEntry:
     version = entry.versions.get(name)
     if version is None:
-        hint = (
-            did_you_mean(name, entry.versions)
-            or f"; it has {', '.join(entry.versions) or 'none'}"
-        )
+        hint = did_you_mean(name, entry.versions)
+        hint = hint or f"; it has {', '.join(entry.versions) or 'none'}"
         raise CommandError(f"{entry.name} has no version {name!r}{hint}")
     if len(entry.versions) == 1:
         command = f"pocketserve remove {shlex.quote(entry.name)}"
@@ -100,10 +101,10 @@ def _version_of(entry: ModelEntry, name: str) -> VersionEntry:
 
 
 def files_of_model(entry: ModelEntry, folder: Path) -> list[Path]:
-    """Return what a model is: its folder, or its files where these lie in the models folder itself.
+    """Return a model's folder, or its files.
 
     Raises:
-        CommandError: it is none, but a file that looks like one.
+        CommandError: it is no model, only a file that looks like one.
     """
     from pocketserve.repository.scan import Models
 
@@ -113,46 +114,47 @@ def files_of_model(entry: ModelEntry, folder: Path) -> list[Path]:
         raise CommandError(
             f"{entry.name} is no model ({entry.problem}); delete the file itself"
         )
-    used = {
-        file
-        for other in Models(folder).values()
-        if other.name != entry.name
-        for file in _files(other)
-    }
-    return sorted({*_files(entry)} - used)
+    files = set(_files(entry))
+    for other in Models(folder).values():
+        if other.name != entry.name:
+            files.difference_update(_files(other))
+    return sorted(files)
 
 
 def files_of_version(entry: ModelEntry, version: VersionEntry) -> list[Path]:
-    """Return the files that only this version has; what all versions read, such as labels, is not among them.
+    """Return the files that only this version uses.
 
     Raises:
-        CommandError: they cannot be told from those of the other versions.
+        CommandError: they can't be told from those of the other versions.
     """
     from pocketserve.repository.manifest import FILE_NAME
     from pocketserve.repository.sidecar_files import sidecar_files
 
-    if entry.folder in (
-        version.path,
-        version.path.parent if version.format.whole_folder else version.path,
-    ):
+    path = version.path
+    is_whole_folder = path == entry.folder or (
+        version.format.whole_folder and path.parent == entry.folder
+    )
+    if is_whole_folder:
         raise CommandError(
-            f"the files of {version.name} are the whole folder {entry.folder}; delete them by hand"
+            f"the files of {version.name} are the whole folder {entry.folder}; "
+            "delete them by hand"
         )
-    staying = [other for other in entry.versions.values() if other.name != version.name]
-    shared = {
-        file
-        for other in staying
-        for file in (*_files_of(other), *sidecar_files(entry, other))
-    }
-    return sorted({*_files_of(version)} - shared - {entry.folder / FILE_NAME})
+    files = set(_files_of(version))
+    for other in entry.versions.values():
+        if other.name != version.name:
+            files.difference_update(_files_of(other), sidecar_files(entry, other))
+    return sorted(files - {entry.folder / FILE_NAME})
 
 
 def _files(entry: ModelEntry) -> list[Path]:
-    return [file for version in entry.versions.values() for file in _files_of(version)]
+    files: list[Path] = []
+    for version in entry.versions.values():
+        files += _files_of(version)
+    return files
 
 
 def _files_of(version: VersionEntry) -> Sequence[Path]:
-    """Return the files of a version that are there; of a damaged one, the file itself."""
+    """Return the existing files of a version."""
     from pocketserve.repository.files import version_files
     from pocketserve.runtimes.base import ModelLoadError
 
@@ -163,7 +165,7 @@ def _files_of(version: VersionEntry) -> Sequence[Path]:
 
 
 def _forget_version(entry: ModelEntry, version: VersionEntry) -> None:
-    """Take a version out of the manifest before its files go: no request finds it without them."""
+    """Remove a version from the manifest before its files."""
     from pocketserve.repository.manifest_edit import edit_manifest, use_table_headers
     from pocketserve.repository.toml_table import ManifestError
 
@@ -181,17 +183,15 @@ def _forget_version(entry: ModelEntry, version: VersionEntry) -> None:
 
 
 def _print_rest(folder: Path, entry: ModelEntry, version: VersionEntry) -> None:
-    """Print what changed for those who ask the model."""
+    """Print changes that matter to clients of the model."""
     rest = find_model(folder, entry.name)
     if set(rest.versions) != set(entry.versions) - {version.name}:
+        names = ", ".join(rest.versions)
         print_text(
-            printable(
-                f"Its versions are called {', '.join(rest.versions)} now, after their files."
-            )
+            printable(f"Its versions are called {names} now, after their files.")
         )
-    if rest.default_version != entry.default_version:
+    default = rest.default_version
+    if default != entry.default_version:
         print(
-            printable(
-                f"Requests that name no version are answered by {rest.default_version} now."
-            )
+            printable(f"Requests that name no version are answered by {default} now.")
         )

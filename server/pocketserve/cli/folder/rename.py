@@ -1,4 +1,4 @@
-"""``pocketserve rename``: gives a model of the models folder another name."""
+"""``pocketserve rename``: renames a model of the models folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.cli.folder.models_folder import (
     check_new_name,
@@ -28,60 +28,75 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "rename",
         help="give a model another name",
-        description="Renames the folder or the files of a model. Requests under way are still answered.",
+        description="Renames the folder or the files of a model. "
+        "Requests in progress are still answered.",
     )
     parser.add_argument("old", metavar="OLD", help="the model's name")
-    parser.add_argument("new", metavar="NEW", help="what it is called from now on")
+    parser.add_argument("new", metavar="NEW", help="its new name")
     add_folder_option(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Rename, and print what else changes by that."""
-    from pocketserve.trust.store import TrustStore
-
+    """Rename a model, and print other consequences."""
     folder = choose_folder(options.models_dir)
     entry = find_model(folder, options.old)
     new = check_new_name(folder, options.new)
-    pairs = (
-        [(entry.folder, folder / new)]
-        if has_own_folder(entry, folder)
-        else _files(entry, folder, new)
-    )
-    if not pairs:
+    moves = _moves(entry, folder, new)
+    if not moves:
         raise CommandError(
             f"{entry.name} is no model ({entry.problem}); rename the file itself"
         )
-    moved: list[tuple[Path, Path]] = []
-    try:
-        for old_path, new_path in pairs:
-            os.rename(old_path, new_path)
-            moved.append((old_path, new_path))
-    except OSError:
-        for old_path, new_path in moved:
-            os.rename(new_path, old_path)
-        raise
+    _rename_all(moves)
     print(printable(f"{options.old} is called {new} now."))
-    result = find_model(folder, new)
-    if set(result.versions) != set(entry.versions):
-        print_text(
-            printable(
-                f"Its versions are called {', '.join(result.versions)} now, after their files."
-            )
-        )
-    trust = TrustStore(load_config({}).state_dir)
-    if any(trust.known_reason(result, version) for version in result.versions.values()):
-        print(
-            printable(
-                f"It holds code, which runs after: pocketserve trust {shlex.quote(str(folder / new))}"
-            )
-        )
+    _print_consequences(folder, entry, find_model(folder, new))
     return EXIT_DONE
 
 
-def _files(entry: ModelEntry, folder: Path, new: str) -> list[tuple[Path, Path]]:
-    """Return the old and new paths of a model whose files lie in the models folder itself."""
-    paths = dict.fromkeys(version.path for version in entry.versions.values())
-    return [
-        (path, folder / f"{new}{path.name.removeprefix(entry.name)}") for path in paths
-    ]
+def _print_consequences(folder: Path, old: ModelEntry, new: ModelEntry) -> None:
+    if set(new.versions) != set(old.versions):
+        names = ", ".join(new.versions)
+        print_text(
+            printable(f"Its versions are called {names} now, after their files.")
+        )
+    if _has_untrusted_code(new):
+        command = f"pocketserve trust {shlex.quote(str(folder / new.name))}"
+        print(printable(f"It holds code, which runs after: {command}"))
+
+
+class _Move(NamedTuple):
+    """A file or folder with its new path."""
+
+    old: Path
+    new: Path
+
+
+def _rename_all(moves: list[_Move]) -> None:
+    """Rename all paths, or none if one fails."""
+    completed: list[_Move] = []
+    try:
+        for move in moves:
+            os.rename(move.old, move.new)
+            completed.append(move)
+    except OSError:
+        for move in completed:
+            os.rename(move.new, move.old)
+        raise
+
+
+def _has_untrusted_code(entry: ModelEntry) -> bool:
+    from pocketserve.trust.store import TrustStore
+
+    trust = TrustStore(load_config({}).state_dir)
+    return any(trust.known_reason(entry, each) for each in entry.versions.values())
+
+
+def _moves(entry: ModelEntry, folder: Path, new: str) -> list[_Move]:
+    """Return the renames of a model's folder or files."""
+    if has_own_folder(entry, folder):
+        return [_Move(entry.folder, folder / new)]
+    moves = []
+    for path in dict.fromkeys(version.path for version in entry.versions.values()):
+        name = f"{new}{path.name.removeprefix(entry.name)}"
+        moves.append(_Move(path, folder / name))
+    return moves

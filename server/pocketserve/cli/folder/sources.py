@@ -1,4 +1,4 @@
-"""Sources of models on this device or at an address: a file, a folder, a zip archive."""
+"""Sources of models: files, folders, archives and addresses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.cli.folder.models_folder import (
     GIVE_NAME,
@@ -21,28 +22,35 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes
 from pocketserve.terminal.progress import Progress
 
+if TYPE_CHECKING:
+    from pocketserve.formats.zip_archives import Member as ZipMember
+
 ZIP = ".zip"
-MAX_LICENSE_BYTES, MAX_LICENSE = (
-    1 << 20,
-    100,
-)  # of a file, and characters of the line that is noted
-MAX_RATIO, FREE_BYTES = 200, 64 << 20
-"""An archive unpacks to so many times its own size, and so many bytes more, at most. Weights pack by far less."""
+MAX_LICENSE_BYTES = 1 << 20
+MAX_LICENSE = 100  # characters of the recorded line
 
-MAX_FILE_NAME_BYTES = 200  # file systems take 255; an ending may be added
+MAX_RATIO = 200
+FREE_BYTES = 64 << 20
+"""An archive may unpack to ``MAX_RATIO`` times its size plus ``FREE_BYTES``.
+
+Weights compress by far less.
+"""
+
+MAX_FILE_NAME_BYTES = 200  # file systems take 255; a suffix may be added
 _JUNK = ("__MACOSX", "__pycache__")
+_TYPE_BITS, _LINK = 0o170000, 0o120000  # of a member's mode
 
 
-class SeveralModels(CommandError):
-    """A source in which one of several models may be meant; ``lines`` lists them."""
+class SeveralModelsError(CommandError):
+    """A source with several models, which ``lines`` lists."""
 
     def __init__(self, sentence: str, lines: Sequence[str]) -> None:
         super().__init__(sentence)
         self.lines = lines
 
 
-class Wish(NamedTuple):
-    """The wishes of a user for a model that is to be added."""
+class AddRequest(NamedTuple):
+    """The options of a user who adds a model."""
 
     source: str
     folder: Path
@@ -50,23 +58,24 @@ class Wish(NamedTuple):
     sha256: str | None = None
 
     def choose_name(self, proposal: str) -> str:
-        """Return the model's name; CommandError where it cannot be had."""
+        """Return the model's name; CommandError if it is invalid or taken."""
         return check_new_name(self.folder, self.name or proposal, GIVE_NAME)
 
     def check_sha256(self, file: Path, progress: Progress) -> str:
-        """Return a file's SHA-256; CommandError where it is not the one that is expected."""
+        """Return a file's SHA-256; CommandError if another one is expected."""
         from pocketserve.repository.files import sha256_of
 
         with progress.waiting(f"checking {file.name}"):
             value = sha256_of(file)
         if self.sha256 not in (None, value):
             raise CommandError(
-                f"{self.source}: its SHA-256 is {value}, and not {self.sha256}; nothing was added"
+                f"{self.source}: its SHA-256 is {value}, and not {self.sha256}; "
+                "nothing was added"
             )
         return value
 
 
-class Obtained(NamedTuple):
+class FetchedModel(NamedTuple):
     """A model in a stage."""
 
     name: str
@@ -74,43 +83,47 @@ class Obtained(NamedTuple):
     license: str = ""
 
 
-def take_path(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
-    """Put a copy of a file or folder, or what is in a zip archive, into a stage.
+FetchModel = Callable[[AddRequest, Stage, Progress], FetchedModel]
+
+
+def take_path(request: AddRequest, stage: Stage, progress: Progress) -> FetchedModel:
+    """Copy a file, folder or archive into a stage.
 
     Raises:
-        CommandError: it is no model, too large, or has what must not be in one.
+        CommandError: it is no model, too large, or contains forbidden files.
     """
-    path = Path(wish.source)
+    path = Path(request.source)
     if path.is_dir():
-        if wish.sha256 is not None:
+        if request.sha256 is not None:
             raise CommandError(
                 "--sha256 is that of a file or archive, and a folder has none"
             )
-        name = wish.choose_name(path.resolve().name)
-        _copy_folder(path, stage.models / name, progress)
-        return Obtained(
-            name, {"source": path.resolve().name}, find_license(stage.models / name)
-        )
+        source = path.resolve().name
+        name = request.choose_name(source)
+        home = stage.models / name
+        _copy_folder(path, home, progress)
+        return FetchedModel(name, {"source": source}, find_license(home))
     if not path.is_file():
-        hint = (
-            f"; did you mean hf:{wish.source}?"
-            if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", wish.source)
-            else ""
-        )
+        hint = ""
+        if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", request.source):
+            hint = f"; did you mean hf:{request.source}?"
         raise CommandError(
-            f"{wish.source!r} is no file or folder, no https:// address and no hf:ORG/REPO{hint}"
+            f"{request.source!r} is no file or folder, "
+            f"no https:// address and no hf:ORG/REPO{hint}"
         )
-    check_room(wish.folder, path.stat().st_size)
-    return take_file(path, path.name, path.name, wish, stage, progress, keep=True)
+    check_room(request.folder, path.stat().st_size)
+    file = _SourceFile(path, path.name, path.name, keep=True)
+    return _take_file(file, request, stage, progress)
 
 
-def take_address(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
+def take_address(request: AddRequest, stage: Stage, progress: Progress) -> FetchedModel:
     """Fetch a file or zip archive into a stage.
 
     Raises:
-        CommandError: it cannot be had, or is no model.
+        CommandError: it can't be fetched, or is no model.
     """
     from pocketserve.cli.folder.download import (
+        Download,
         DownloadCut,
         Remote,
         check_address,
@@ -119,73 +132,80 @@ def take_address(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     )
 
     def check(remote: Remote) -> None:
-        check_room(wish.folder, remote.size or 0)
-        wish.choose_name(_stem(plain_file_name(remote.name)))
+        check_room(request.folder, remote.size or 0)
+        request.choose_name(_stem(plain_file_name(remote.name)))
 
-    check_address(wish.source)
+    check_address(request.source)
     target = stage.path / "download"
     try:
-        remote = download(wish.source, target, progress, check)
+        remote = download(Download(request.source, target, check), progress)
     except (DownloadCut, KeyboardInterrupt):
         stage.keep_parts()
         raise
-    return take_file(
-        target, remote.name, shown_address(wish.source), wish, stage, progress
-    )
+    file = _SourceFile(target, remote.name, shown_address(request.source))
+    return _take_file(file, request, stage, progress)
 
 
-def take_file(
-    path: Path,
-    file_name: str,
-    source: str,
-    wish: Wish,
-    stage: Stage,
-    progress: Progress,
-    *,
-    keep: bool = False,
-) -> Obtained:
-    """Make a model in a stage of a file or archive, which is called so, from a source.
+@dataclass(frozen=True)
+class _SourceFile:
+    """A file or archive that becomes a model.
 
-    Args:
-        keep: whether the file is the user's, and copied.
+    Attributes:
+        name: the name from its source; ``path`` may be temporary.
+        source: as it is recorded.
+        keep: whether the file is the user's, so that it must be copied.
     """
-    provenance = {"source": source, "sha256": wish.check_sha256(path, progress)}
-    file_name = plain_file_name(file_name)
-    name = wish.choose_name(_stem(file_name))
+
+    path: Path
+    name: str
+    source: str
+    keep: bool = False
+
+
+def _take_file(
+    file: _SourceFile, request: AddRequest, stage: Stage, progress: Progress
+) -> FetchedModel:
+    """Make a model in a stage from a file or archive."""
+    sha256 = request.check_sha256(file.path, progress)
+    provenance = {"source": file.source, "sha256": sha256}
+    file_name = plain_file_name(file.name)
+    name = request.choose_name(_stem(file_name))
     home = stage.models / name
     if file_name.lower().endswith(ZIP):
         with progress.waiting(f"unpacking {file_name}"):
-            _unpack(path, stage.path / "unpacked", wish.folder)
+            _unpack(file.path, stage.path / "unpacked", request.folder)
         os.rename(_model_in(stage.path / "unpacked"), home)
-        return Obtained(name, provenance, find_license(home))
+        return FetchedModel(name, provenance, find_license(home))
     home.mkdir()
-    target = home / _with_suffix(path, file_name)
-    if keep:
+    target = home / _with_suffix(file.path, file_name)
+    if file.keep:
         with progress.waiting(f"copying {file_name}"):
-            shutil.copyfile(path, target)
+            shutil.copyfile(file.path, target)
     else:
-        os.replace(path, target)
-    return Obtained(name, provenance)
+        os.replace(file.path, target)
+    return FetchedModel(name, provenance)
 
 
 def find_license(folder: Path) -> str:
-    """Return the first line of a licence beside a model; empty where there is none."""
+    """Return the first line of a licence file, if any."""
     from pocketserve_wire.files.plain_file import read_plain
 
     for path in sorted(folder.glob("LICEN[SC]E*")):
         try:
-            lines = (
-                read_plain(path, MAX_LICENSE_BYTES).decode(errors="replace").split("\n")
-            )
+            content = read_plain(path, MAX_LICENSE_BYTES)
         except OSError:
             continue
-        if line := next((" ".join(line.split()) for line in lines if line.strip()), ""):
-            return line[:MAX_LICENSE]
+        for line in content.decode(errors="replace").split("\n"):
+            if line.strip():
+                return " ".join(line.split())[:MAX_LICENSE]
     return ""
 
 
 def plain_file_name(name: str) -> str:
-    """Return a name that every file system takes: no control characters, and not too long; its ending stays."""
+    """Return a short name without control characters.
+
+    The suffix stays.
+    """
     from pocketserve.repository.files import has_control_characters
 
     characters = []
@@ -200,21 +220,20 @@ def plain_file_name(name: str) -> str:
 
 
 def _stem(file_name: str) -> str:
-    """Return a file's name without the ending that says what it is."""
+    """Return a file's name without the suffix of its format."""
     from pocketserve.runtimes.registry import SUFFIXES
 
-    suffixes = sorted((ZIP, *SUFFIXES), key=len, reverse=True)
-    end = next(
-        (suffix for suffix in suffixes if file_name.lower().endswith(suffix)), ""
-    )
-    return file_name[: len(file_name) - len(end)] or file_name
+    for suffix in sorted((ZIP, *SUFFIXES), key=len, reverse=True):
+        if file_name.lower().endswith(suffix):
+            return file_name[: -len(suffix)] or file_name
+    return file_name
 
 
 def _with_suffix(path: Path, file_name: str) -> str:
-    """Return a model file's name, with an ending of its kind.
+    """Return a model file's name with a suffix of its format.
 
     Raises:
-        CommandError: neither the name nor the content is that of a model.
+        CommandError: neither name nor content is that of a model.
     """
     from pocketserve.repository.unsupported_files import advice
     from pocketserve.runtimes.model_files import failed_download
@@ -225,13 +244,16 @@ def _with_suffix(path: Path, file_name: str) -> str:
         format_of_name,
     )
 
-    if (fault := failed_download(path)) is not None:
+    fault = failed_download(path)
+    if fault is not None:
         raise CommandError(f"{file_name}: {fault.partition(' ')[2]}")
     if format_of_name(file_name) is not None:
         return file_name
-    if (kind := format_named(content_of(path) or "")) is not None and kind.suffixes:
-        return f"{file_name}{kind.suffixes[0]}"
-    if (reason := advice(file_name)) is not None:
+    model_format = format_named(content_of(path) or "")
+    if model_format is not None and model_format.suffixes:
+        return f"{file_name}{model_format.suffixes[0]}"
+    reason = advice(file_name)
+    if reason is not None:
         raise CommandError(reason[1])
     raise CommandError(
         f"{file_name} is no model file of a known kind ({', '.join(SUFFIXES)})"
@@ -239,27 +261,29 @@ def _with_suffix(path: Path, file_name: str) -> str:
 
 
 def _copy_folder(source: Path, target: Path, progress: Progress) -> None:
-    """Copy the files of a folder but hidden ones; CommandError for links, too many files, or no room."""
+    """Copy a folder's visible files.
+
+    Raises:
+        CommandError: there are links, too many files, or no room.
+    """
     from pocketserve.repository.files import files_below
     from pocketserve.runtimes.base import ModelLoadError
 
+    files = []
     try:
-        files = [
-            path
-            for path in files_below(source)
-            if not _is_junk(path.relative_to(source).parts)
-        ]
+        for path in files_below(source):
+            if not _is_junk(path.relative_to(source).parts):
+                files.append(path)
     except ModelLoadError as error:
         raise CommandError(str(error)) from None
     sizes = [path.stat().st_size for path in files]
-    check_room(target.parent, sum(sizes))
+    total = sum(sizes)
+    check_room(target.parent, total)
     target.mkdir()
+    title = f"copying {source.name} ({human_bytes(total)})"
     copied = 0
     for path, size in zip(files, sizes, strict=True):
-        progress.show(
-            f"copying {source.name} ({human_bytes(sum(sizes))})",
-            copied / max(1, sum(sizes)),
-        )
+        progress.show(title, copied / max(1, total))
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
@@ -271,51 +295,18 @@ def _is_junk(parts: Sequence[str]) -> bool:
 
 
 def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
-    """Unpack a zip archive: regular files below the folder, of the sizes that its directory claims.
+    """Unpack the regular files of a zip archive.
 
     Raises:
         CommandError: it is damaged, too large, or would write elsewhere.
     """
-    from pocketserve.formats.zip_archives import (
-        BadZipError,
-        check_overlaps,
-        member_pieces,
-        members,
-    )
-    from pocketserve.repository.files import MAX_FILES, has_control_characters
-    from pocketserve.repository.toml_table import is_contained_name
+    from pocketserve.formats.zip_archives import BadZipError, member_pieces
 
     try:
-        entries, size = [], 0
-        directory = list(members(archive, appended=True))
-        check_overlaps(directory)
-        for member in directory:
-            if not is_contained_name(member.name):
-                raise BadZipError(
-                    f"{member.name[:80]!r} would be written outside of its folder"
-                )
-            if has_control_characters(member.name):
-                raise BadZipError(
-                    f"the name {ascii(member.name)[:80]} has control characters"
-                )
-            if member.name.endswith("/") or _is_junk(member.name.split("/")):
-                continue
-            if member.mode & 0o170000 == 0o120000:
-                raise BadZipError(
-                    f"{member.name[:80]!r} is a link; pack the file itself"
-                )
-            entries.append(member)
-            size += member.size
-            if len(entries) > MAX_FILES:
-                raise BadZipError(f"it holds more than {MAX_FILES} files")
-        check_room(models_dir, size)
-        packed_size = archive.stat().st_size
-        if size > MAX_RATIO * packed_size + FREE_BYTES:
-            raise BadZipError(
-                f"{human_bytes(packed_size)} would unpack to {human_bytes(size)}, which no model does"
-            )
+        members = _files_to_unpack(archive)
+        _check_unpacked_size(archive, members, models_dir)
         remove_tree(folder)
-        for member in entries:
+        for member in members:
             target = folder / member.name
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as file:
@@ -329,23 +320,66 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
         ) from None
 
 
+def _files_to_unpack(archive: Path) -> list[ZipMember]:
+    """Check an archive's members and return its files."""
+    from pocketserve.formats.zip_archives import BadZipError, check_overlaps, members
+    from pocketserve.repository.files import MAX_FILES
+
+    directory = list(members(archive, appended=True))
+    check_overlaps(directory)
+    files = []
+    for member in directory:
+        _check_member_name(member.name)
+        if member.name.endswith("/") or _is_junk(member.name.split("/")):
+            continue
+        if member.mode & _TYPE_BITS == _LINK:
+            raise BadZipError(f"{member.name[:80]!r} is a link; pack the file itself")
+        files.append(member)
+        if len(files) > MAX_FILES:
+            raise BadZipError(f"it holds more than {MAX_FILES} files")
+    return files
+
+
+def _check_member_name(name: str) -> None:
+    from pocketserve.formats.zip_archives import BadZipError
+    from pocketserve.repository.files import has_control_characters
+    from pocketserve.repository.toml_table import is_contained_name
+
+    if not is_contained_name(name):
+        raise BadZipError(f"{name[:80]!r} would be written outside of its folder")
+    if has_control_characters(name):
+        raise BadZipError(f"the name {ascii(name)[:80]} has control characters")
+
+
+def _check_unpacked_size(
+    archive: Path, members: Sequence[ZipMember], models_dir: Path
+) -> None:
+    from pocketserve.formats.zip_archives import BadZipError
+
+    size = sum(member.size for member in members)
+    check_room(models_dir, size)
+    packed_size = archive.stat().st_size
+    if size > MAX_RATIO * packed_size + FREE_BYTES:
+        raise BadZipError(
+            f"{human_bytes(packed_size)} would unpack to {human_bytes(size)}, "
+            "which no model does"
+        )
+
+
 def _model_in(folder: Path) -> Path:
-    """Return the folder of the model in what was unpacked: archives often have a folder around everything."""
+    """Return an unpacked model's folder, skipping folders that only hold another."""
     from pocketserve.repository.manifest import FILE_NAME
     from pocketserve.runtimes.registry import MARKERS
 
     while folder.is_dir():
         inner = sorted(folder.iterdir())
-        if (
-            len(inner) != 1
-            or not inner[0].is_dir()
-            or any((folder / name).exists() for name in (FILE_NAME, *MARKERS))
-        ):
+        is_wrapper = len(inner) == 1 and inner[0].is_dir()
+        if not is_wrapper or inner[0].name in (FILE_NAME, *MARKERS):
             return folder
         folder = inner[0]
     raise CommandError("the archive holds no files")
 
 
 def hash_key(text: str) -> str:
-    """Return what names the stage of a source."""
+    """Return the key of a source's stage."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

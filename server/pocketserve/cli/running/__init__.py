@@ -1,1 +1,1 @@
-"""Commands on the server that runs: what it holds, and its end."""
+"""Commands about the running server."""

@@ -1,4 +1,4 @@
-"""This device's browser: Termux opens Android's, a desktop its own."""
+"""Open this device's browser: Android's from Termux, or a desktop's."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import sys
 from typing import Final
 
 TERMUX: Final = "termux-open-url"  # of termux-tools, which every Termux has
-TERMUX_TIMEOUT_S: Final = (
-    20.0  # Android's command starts a Java machine; on old phones that takes seconds
-)
+TERMUX_TIMEOUT_S: Final = 20.0
+"""Android's command starts a Java VM, which takes seconds on old phones."""
 DISPLAYS: Final = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def open_browser(address: str) -> bool:
-    """Open an address; return False where there is no browser, or it does not start.
+    """Open an address; return whether a browser started.
 
-    Browsers of a terminal do not count: they run no scripts.
+    Terminal browsers don't count, since they run no scripts.
     """
     if shutil.which(TERMUX) is not None:
         return _open_in_termux(address)
     if sys.platform != "darwin" and not any(os.environ.get(name) for name in DISPLAYS):
         return False
-    import webbrowser  # late: it looks for all that are installed
+    import webbrowser  # late: it searches for installed browsers
 
     try:
         return webbrowser.open(address)

@@ -1,4 +1,4 @@
-"""``pocketserve open``: shows the running server's page in this device's browser, without the token in its address."""
+"""``pocketserve open``: opens the server's page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pocketserve.config import Config
     from pocketserve.server import Endpoints
 
-FRESH_BYTES: Final = 16  # of a name that nobody has opened before
+FRESH_BYTES: Final = 16  # of a random host name
 _TICKET: Final = re.compile(r"[A-Za-z0-9_-]{32,256}")
 
 
@@ -37,8 +37,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "open",
         help="show the server's page in the browser",
-        description="Opens the page of the running server in this device's browser. Its address has a ticket that is "
-        "good once and for a minute, and never the token.",
+        description="Opens the page of the running server in this device's browser. "
+        "Its address has a ticket that is good once and for a minute, "
+        "and never the token.",
     )
     add_connection_options(parser)
     parser.add_argument(
@@ -50,8 +51,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--fresh-origin",
         action="store_true",
-        help="open it under a name of its own, for which no other app can have left anything in the browser; the "
-        "browser asks for the camera each time",
+        help="open it under a new host name, for which no other app can have stored "
+        "anything in the browser; the browser asks for the camera each time",
     )
     return parser
 
@@ -69,9 +70,10 @@ def run(options: argparse.Namespace) -> int:
         print_text("The page is open in your browser.")
     else:
         print_text(
-            "No browser was found here. Open this address in one within a minute; it is good once:"
+            "No browser was found here. "
+            "Open this address in one within a minute; it is good once:"
         )
-        print(address)  # whole, to be copied
+        print(address)  # not wrapped, so that it can be copied
     return 0
 
 
@@ -82,68 +84,66 @@ def page_address(
 
     Args:
         answer: the server's, with ``ticket`` and ``url``.
-        url: where the server was asked. Its page is at the same host; over HTTP at the same port, which may be a
-            forwarded one, and over the socket at the port that the answer names.
-        fresh: under a name of its own.
+        url: the server's address. The page has the same host; over HTTP also the same
+            port, which may be forwarded; over the socket the port in the answer.
+        fresh: whether to use a new host name.
 
     Raises:
         ValueError: the answer has no ticket, or names no page of this device.
-        CommandError: only a server of this device can have a name of its own.
+        CommandError: a new host name needs a server on this device.
     """
+    ticket = str(answer["ticket"])
     is_http = url is not None and urlsplit(url).scheme in ("http", "https")
-    ticket, page = (
-        str(answer["ticket"]),
-        urlsplit(url if url and is_http else str(answer["url"])),
-    )
+    page = urlsplit(url if url and is_http else str(answer["url"]))
     host = (urlsplit(url).hostname if url else page.hostname) or ""
     is_local = host in LOOPBACK_HOSTS
-    if (
-        not _TICKET.fullmatch(ticket)
-        or page.scheme not in ("http", "https")
-        or not (is_local or url)
-    ):
+    is_page = page.scheme in ("http", "https") and (is_local or url)
+    if not is_page or not _TICKET.fullmatch(ticket):
         raise ValueError("no ticket, or no page of this device")
-    if fresh and not is_local:
-        raise CommandError(
-            "--fresh-origin is for a server on this device; leave it out for one in the network"
-        )
     if fresh:
-        import secrets
-
-        host = f"{secrets.token_hex(FRESH_BYTES)}.localhost"
+        host = _fresh_host(is_local)
+    if ":" in host:
+        host = f"[{host}]"
     port = "" if page.port is None else f":{page.port}"
-    return (
-        f"{page.scheme}://{f'[{host}]' if ':' in host else host}{port}/#ticket={ticket}"
-    )
+    return f"{page.scheme}://{host}{port}/#ticket={ticket}"
+
+
+def _fresh_host(is_local: bool) -> str:
+    import secrets
+
+    if not is_local:
+        raise CommandError(
+            "--fresh-origin is for a server on this device; "
+            "leave it out for one in the network"
+        )
+    return f"{secrets.token_hex(FRESH_BYTES)}.localhost"
 
 
 def open_own_page(config: Config, endpoints: Endpoints) -> None:
-    """Run the command for the server of this process, in a process of its own: the client stays out of this one."""
-    address = endpoints.socket or endpoints.http
-    scheme = "socket" if endpoints.socket is not None else "http"
-    command = [
-        sys.executable,
-        "-m",
-        "pocketserve",
-        "open",
-        "--url",
-        f"{scheme}://{address.on_this_device()}",
-    ]
-    command += ["--token-file", str(config.token_file)] if config.auth else []
+    """Open this server's page by a child process."""
+    scheme, address = "http", endpoints.http
+    if endpoints.socket is not None:
+        scheme, address = "socket", endpoints.socket
+    url = f"{scheme}://{address.on_this_device()}"
+    command = [sys.executable, "-m", "pocketserve", "open", "--url", url]
+    if config.auth:
+        command += ["--token-file", str(config.token_file)]
     threading.Thread(
         target=subprocess.run, args=(command,), name="pocketserve-open", daemon=True
     ).start()
 
 
 def _own_address() -> str | None:
-    """Return where the one running server of this user proves itself; None leaves it to the client."""
+    """Return the address of this user's running server, preferring the socket.
+
+    None leaves the address to the client.
+    """
     server = find_server(None)
     if server is None or not server.http:
         return None
     http = urlsplit(f"//{server.http}")
-    scheme, port = (
-        ("socket", server.ports[1])
-        if len(server.ports) > 1
-        else ("http", http.port or HTTP_PORT)
-    )
-    return f"{scheme}://{Address(http.hostname or LOOPBACK, port).on_this_device()}"
+    scheme, port = "http", http.port or HTTP_PORT
+    if len(server.ports) > 1:
+        scheme, port = "socket", server.ports[1]
+    address = Address(http.hostname or LOOPBACK, port)
+    return f"{scheme}://{address.on_this_device()}"

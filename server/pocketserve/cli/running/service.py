@@ -1,4 +1,4 @@
-"""``pocketserve service``: a supervisor of this machine starts the server, and starts it again."""
+"""``pocketserve service``: has a supervisor run the server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "service",
-        help="have this device start the server, and start it again",
-        description="Has this device start the server: by a service of runit (termux-services), a script of "
-        "Termux:Boot, or a unit of the user's systemd.",
+        help="have this device start and restart the server",
+        description="Has this device start the server: by a service of runit "
+        "(termux-services), a script of Termux:Boot, or a unit of the user's systemd.",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     install = actions.add_parser("install", help="write its files; nothing starts yet")
@@ -32,50 +32,52 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         nargs="?",
         type=Path,
         metavar="MODELS_DIR",
-        help="what to serve, if not as set",
+        help="the models folder, if not as configured",
     )
     install.add_argument(
         "--dry-run", action="store_true", help="print the files, and write nothing"
     )
-    remove = actions.add_parser("remove", help="end it, and remove its files")
+    remove = actions.add_parser("remove", help="stop it, and remove its files")
     status = actions.add_parser(
-        "status", help="show what it does; the exit code is 0 while it runs, else 1"
+        "status", help="show its state; the exit code is 0 while it runs, else 1"
     )
     status.add_argument("--json", action="store_true", help="print JSON")
     for action in (install, remove, status):
-        whole = "what this machine has" if action is install else "all"
-        action.add_argument("--kind", choices=KINDS, help=f"which one [{whole}]")
+        default = "the machine's" if action is install else "all"
+        action.add_argument("--kind", choices=KINDS, help=f"which one [{default}]")
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the action says."""
-    from pocketserve.cli.running.supervisors import (
-        SUPERVISORS,
-    )  # late: --help needs none
+    """Install, remove or show the service."""
+    from pocketserve.cli.running.supervisors import SUPERVISORS  # late: --help
 
     kinds = [each for each in SUPERVISORS if options.kind in (None, each.kind)]
-    if options.action != "install":
-        installed = [each for each in kinds if _own_files(each)]
-        return (
-            _show(installed, options.json)
-            if options.action == "status"
-            else _remove(installed)
-        )
-    supervisor = next((each for each in kinds if options.kind or each.is_here()), None)
-    if supervisor is None:
+    if options.action == "install":
+        if options.kind is None:
+            kinds = [each for each in kinds if each.is_here()]
+        return _install_first(kinds, options)
+    installed = [each for each in kinds if _own_files(each)]
+    if options.action == "status":
+        return _show(installed, options.json)
+    return _remove(installed)
+
+
+def _install_first(kinds: list[Supervisor], options: argparse.Namespace) -> int:
+    if not kinds:
         raise CommandError(
-            "nothing on this machine starts services for you: neither runit nor a user manager of systemd answers; "
+            "nothing on this machine starts services for you: "
+            "neither runit nor a user manager of systemd answers; "
             f"--kind {'|'.join(KINDS)} writes the files all the same"
         )
     folder = options.models_dir and options.models_dir.expanduser().absolute()
     if folder and not folder.exists():
-        raise CommandError(f"{folder} is not there; name the models folder")
+        raise CommandError(f"{folder} does not exist; name the models folder")
     if options.dry_run:
-        for path, text in supervisor.files(folder).items():
+        for path, text in kinds[0].files(folder).items():
             print(f"==> {path} <==\n{text}")
     else:
-        _install(supervisor, folder)
+        _install(kinds[0], folder)
     return 0
 
 
@@ -87,22 +89,26 @@ def _install(supervisor: Supervisor, folder: Path | None) -> None:
     for path in files:
         if os.path.lexists(path) and not _is_own(path):
             raise CommandError(
-                f"{path} was not written by this command and stays; move it away to install"
+                f"{path} was not written by this command and stays; "
+                "move it away to install"
             )
     supervisor.before_install()
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode(), 0o700 if text.startswith("#!") else 0o600)
+        mode = 0o700 if text.startswith("#!") else 0o600
+        replace_file(path, text.encode(), mode)
         print(f"wrote {printable(brief(path))}")
     supervisor.after_change()
+    _print_next_steps(supervisor)
+
+
+def _print_next_steps(supervisor: Supervisor) -> None:
     print()
-    for purpose, command in (
-        *supervisor.commands(),
-        ("settings", "~/.config/pocketserve/environment"),
-    ):
-        print(
-            f"{purpose:14}{printable(command)}"
-        )  # not broken: commands are to be copied
+    commands = dict(supervisor.commands())
+    commands["settings"] = "~/.config/pocketserve/environment"
+    for purpose, command in commands.items():
+        # Not wrapped, so that the command can be copied.
+        print(f"{purpose:14}{printable(command)}")
     print()
     for note in supervisor.notes:
         print_text(note)
@@ -114,7 +120,7 @@ def _remove(installed: list[Supervisor]) -> int:
     if not installed:
         raise CommandError("no service that this command wrote is here")
     for supervisor in installed:
-        with Progress().waiting("requests under way may finish"):
+        with Progress().waiting("waiting for requests in progress"):
             supervisor.end()
         for path in _own_files(supervisor):
             path.unlink()
@@ -125,15 +131,7 @@ def _remove(installed: list[Supervisor]) -> int:
 
 
 def _show(installed: list[Supervisor], as_json: bool) -> int:
-    states: list[dict[str, str | bool]] = [
-        {
-            "kind": each.kind,
-            "installed": True,
-            "enabled": each.is_enabled(),
-            "running": each.is_running(),
-        }
-        for each in installed
-    ]
+    states = [_state(supervisor) for supervisor in installed]
     if as_json:
         print_json(states)
     elif not states:
@@ -141,22 +139,28 @@ def _show(installed: list[Supervisor], as_json: bool) -> int:
             "no service is installed; `pocketserve service install` installs one"
         )
     else:
-        print_table(
-            [key.upper() for key in states[0]],
-            [list(map(_word, state.values())) for state in states],
-        )
+        header = [key.upper() for key in states[0]]
+        print_table(header, [list(map(_word, state.values())) for state in states])
         print()
         for supervisor in installed:
-            print(
-                printable(
-                    f"its log ({supervisor.kind}): {dict(supervisor.commands())['read the log']}"
-                )
-            )
+            command = dict(supervisor.commands())["read the log"]
+            print(printable(f"its log ({supervisor.kind}): {command}"))
     return 0 if any(state["running"] for state in states) else 1
 
 
+def _state(supervisor: Supervisor) -> dict[str, str | bool]:
+    return {
+        "kind": supervisor.kind,
+        "installed": True,
+        "enabled": supervisor.is_enabled(),
+        "running": supervisor.is_running(),
+    }
+
+
 def _word(value: bool | str) -> str:
-    return value if isinstance(value, str) else "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return "yes" if value else "no"
 
 
 def _own_files(supervisor: Supervisor) -> list[Path]:
@@ -164,7 +168,7 @@ def _own_files(supervisor: Supervisor) -> list[Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether this command wrote the file: it says so in one of its first lines."""
+    """Return whether this command wrote a file."""
     from pocketserve.cli.running.supervisors import MARKER
 
     if path.is_symlink() or not path.is_file():

@@ -1,4 +1,4 @@
-"""``pocketserve status``: what the running server holds and does."""
+"""``pocketserve status``: shows the running server's state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.child.memory import memory_of
@@ -36,7 +36,7 @@ CLEAR_SCREEN = "\033[H\033[2J"
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "status", help="show what the running server holds and does"
+        "status", help="show the running server's memory, models and requests"
     )
     add_connection_options(parser)
     parser.add_argument(
@@ -49,21 +49,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it once, or again and again."""
+    """Print the status once, or repeatedly."""
     url = options.url or os.environ.get("POCKETSERVE_URL")
     if url is None:
         server = find_server(None)
-        url = options.url = (
-            f"http://{server.http if server is not None else Address(LOOPBACK, HTTP_PORT)}"
-        )
+        address = Address(LOOPBACK, HTTP_PORT) if server is None else server.http
+        url = options.url = f"http://{address}"
     with open_client(options) as client:
         try:
             while True:
-                with reading_answers():
-                    status = read_server(client, url)
-                    if options.watch and sys.stdout.isatty():
-                        print_control(CLEAR_SCREEN)
-                    (print_json if options.json else _print)(status)
+                _show(client, url, options)
                 if not options.watch:
                     return 0
                 sys.stdout.flush()
@@ -74,28 +69,24 @@ def run(options: argparse.Namespace) -> int:
             raise
 
 
+def _show(client: Client, url: str, options: argparse.Namespace) -> None:
+    with reading_answers():
+        status = read_server(client, url)
+        if options.watch and sys.stdout.isatty():
+            print_control(CLEAR_SCREEN)
+        if options.json:
+            print_json(status)
+        else:
+            _print(status)
+
+
 def read_server(client: Client, url: str) -> dict[str, Any]:
-    """Return what the server tells of itself, and what is known of its process where that is one of this user."""
+    """Return figures of the server and its local process."""
     metadata, versions = client.server_metadata(), client.statistics()
-    run = find_server(url)
-    memory = memory_of(run.pid) if run is not None else None
-    rows = [
-        {
-            "name": entry["name"],
-            "version": entry["version"],
-            "memory_bytes": sum(usage["byte_size"] for usage in entry["memory_usage"]),
-            "answered": entry["inference_stats"]["success"]["count"],
-            "failed": entry["inference_stats"]["fail"]["count"],
-        }
-        for entry in versions
-    ]
+    rows = [_version_figures(entry) for entry in versions]
     return {
         "version": metadata["version"],
-        "address": f"http://{run.http}" if run is not None else url,
-        "pid": run.pid if run is not None else None,
-        "models_dir": run.models_dir if run is not None else None,
-        "uptime_s": max(0.0, time.time() - run.started) if run is not None else None,
-        "memory_bytes": memory["resident"] if memory else None,
+        **_process_figures(url),
         "low_power": metadata.get("low_power"),
         "answered": sum(row["answered"] for row in rows),
         "failed": sum(row["failed"] for row in rows),
@@ -103,44 +94,65 @@ def read_server(client: Client, url: str) -> dict[str, Any]:
     }
 
 
-def _print(status: Mapping[str, Any]) -> None:
-    print_facts(
-        [
-            ("server", f"pocketserve {status['version']}"),
-            ("address", status["address"]),
-            ("process", str(status["pid"] or "")),
-            ("folder", status["models_dir"] or ""),
-            (
-                "up for",
-                _duration(status["uptime_s"]) if status["uptime_s"] is not None else "",
-            ),
-            (
-                "memory",
-                human_bytes(status["memory_bytes"]) if status["memory_bytes"] else "",
-            ),
-            (
-                "requests",
-                f"{status['answered']:,} answered, {status['failed']:,} refused or failed",
-            ),
-            ("power", f"low: {status['low_power']}" if status["low_power"] else "full"),
-        ]
+def _process_figures(url: str) -> dict[str, Any]:
+    """Return figures of a process of this user; None for those of other servers."""
+    run = find_server(url)
+    figures = dict.fromkeys(
+        ("address", "pid", "models_dir", "uptime_s", "memory_bytes")
     )
-    if not status["loaded"]:
-        print_text("No model is loaded; the first request loads one.")
-        return
-    columns = ("answered", "failed")
-    rows = [
-        [
-            row["name"],
-            row["version"],
-            human_bytes(row["memory_bytes"]),
-            *(f"{row[key]:,}" for key in columns),
-        ]
-        for row in status["loaded"]
+    if run is None:
+        return {**figures, "address": url}
+    memory = memory_of(run.pid)
+    return {
+        "address": f"http://{run.http}",
+        "pid": run.pid,
+        "models_dir": run.models_dir,
+        "uptime_s": max(0.0, time.time() - run.started),
+        "memory_bytes": memory["resident"] if memory else None,
+    }
+
+
+def _version_figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+    statistics = entry["inference_stats"]
+    return {
+        "name": entry["name"],
+        "version": entry["version"],
+        "memory_bytes": sum(usage["byte_size"] for usage in entry["memory_usage"]),
+        "answered": statistics["success"]["count"],
+        "failed": statistics["fail"]["count"],
+    }
+
+
+def _print(status: Mapping[str, Any]) -> None:
+    uptime, memory = status["uptime_s"], status["memory_bytes"]
+    low_power = status["low_power"]
+    answered, failed = f"{status['answered']:,}", f"{status['failed']:,}"
+    facts = [
+        ("server", f"pocketserve {status['version']}"),
+        ("address", status["address"]),
+        ("process", str(status["pid"] or "")),
+        ("folder", status["models_dir"] or ""),
+        ("up for", "" if uptime is None else _duration(uptime)),
+        ("memory", human_bytes(memory) if memory else ""),
+        ("requests", f"{answered} answered, {failed} refused or failed"),
+        ("power", f"low: {low_power}" if low_power else "full"),
     ]
+    print_facts(facts)
+    if status["loaded"]:
+        _print_loaded(status["loaded"])
+    else:
+        print_text("No model is loaded; the first request loads one.")
+
+
+def _print_loaded(versions: Sequence[Mapping[str, Any]]) -> None:
+    rows = []
+    for row in versions:
+        memory = human_bytes(row["memory_bytes"])
+        answered, failed = f"{row['answered']:,}", f"{row['failed']:,}"
+        rows.append([row["name"], row["version"], memory, answered, failed])
     print()
     print_table(
-        ["LOADED", "VERSION", "MEMORY", *map(str.upper, columns)],
+        ["LOADED", "VERSION", "MEMORY", "ANSWERED", "FAILED"],
         rows,
         spare=("FAILED", "MEMORY"),
     )
@@ -153,10 +165,8 @@ def _duration(seconds: float) -> str:
     days, hour = divmod(hours, 24)
     if days:
         return f"{days} d {hour} h"
-    return (
-        f"{hour} h {minute} min"
-        if hour
-        else f"{minute} min {second} s"
-        if minute
-        else f"{second} s"
-    )
+    if hour:
+        return f"{hour} h {minute} min"
+    if minute:
+        return f"{minute} min {second} s"
+    return f"{second} s"

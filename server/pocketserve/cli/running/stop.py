@@ -20,8 +20,8 @@ from pocketserve.terminal.progress import Progress
 if TYPE_CHECKING:
     from pocketserve_wire.files.run_file import Run
 
-DEADLINE_S = 70.0  # the longest drain time that a server may have is 60 s
-LOOK_EVERY_S = 0.05
+DEADLINE_S = 70.0  # a server's drain time is at most 60 s
+CHECK_EVERY_S = 0.05
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -29,10 +29,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "stop",
         help="end the running server",
-        description="Ends a server of this user with SIGTERM: requests under way may finish. Fails if none runs.",
+        description="Ends a server of this user with SIGTERM: "
+        "requests in progress may finish. Fails if none runs.",
     )
     parser.add_argument(
-        "--url", metavar="URL", help="which one, where several run [POCKETSERVE_URL]"
+        "--url", metavar="URL", help="which one, if several run [POCKETSERVE_URL]"
     )
     return parser
 
@@ -42,31 +43,34 @@ def run(options: argparse.Namespace) -> int:
     url = options.url or os.environ.get("POCKETSERVE_URL")
     server = find_server(url)
     if server is None:
-        place, folder = f" at {url}" if url else "", load_config({}).state_dir
+        at = f" at {url}" if url else ""
         raise CommandError(
-            f"no server with the state folder {folder} runs{place}; start one by `pocketserve serve`, or name another "
-            "folder by POCKETSERVE_STATE_DIR"
+            f"no server with the state folder {load_config({}).state_dir} runs{at}; "
+            "start one by `pocketserve serve`, "
+            "or name another folder by POCKETSERVE_STATE_DIR"
         )
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.pid, signal.SIGTERM)
-    deadline = time.monotonic() + DEADLINE_S
-    with Progress().waiting("requests under way may finish"):
-        while not _has_ended(server.pid):
-            if time.monotonic() > deadline:
-                raise CommandError(
-                    f"process {server.pid} still runs after {DEADLINE_S:g} s; kill -9 {server.pid} ends it"
-                )
-            time.sleep(LOOK_EVERY_S)
-    print_text(
-        printable(
-            f"The server at http://{server.http} (process {server.pid}) has ended."
-        )
-    )
+    _wait_for_end(server.pid)
+    sentence = f"The server at http://{server.http} (process {server.pid}) has ended."
+    print_text(printable(sentence))
     return 0
 
 
+def _wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    with Progress().waiting("waiting for requests in progress"):
+        while not _has_ended(pid):
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"process {pid} still runs after {DEADLINE_S:g} s; "
+                    f"kill -9 {pid} ends it"
+                )
+            time.sleep(CHECK_EVERY_S)
+
+
 def find_server(url: str | None) -> Run | None:
-    """Return the one running server of this user, or the one at an address of this device; None if there is none.
+    """Return the only running server, or the addressed one.
 
     Raises:
         CommandError: several run.
@@ -89,20 +93,14 @@ def find_server(url: str | None) -> Run | None:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a process has ended, also one whose parent did not ask yet how."""
+    """Return whether a process has ended; a zombie has."""
     try:
         os.kill(pid, 0)
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="ascii", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-            == "Z"
-        )
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        state = stat.rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return True
-    except (
-        OSError,
-        IndexError,
-    ):  # no /proc, or it ends right now: the next look says which
+    except (OSError, IndexError):
+        # There is no /proc, or it is just ending: the next check tells.
         return False
+    return state == "Z"

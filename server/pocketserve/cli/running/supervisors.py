@@ -1,4 +1,4 @@
-"""The supervisors that keep a server running: runit, Termux:Boot, and systemd's user manager."""
+"""Supervisors that keep a server running: runit, Termux:Boot and systemd."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from pocketserve.config import APP_NAME, default_state_dir, load_config
 from pocketserve.engine.device.programs import Outcome, run_program
 from pocketserve.state.run_lock import running_servers
 
-MARKER = "# Written by `pocketserve service install`, which replaces it; `pocketserve service remove` removes it."
+MARKER = (
+    "# Written by `pocketserve service install`, which replaces it; "
+    "`pocketserve service remove` removes it."
+)
 SETTINGS_FILE = "$HOME/.config/pocketserve/environment"
-# Another app may have had the ports while the server was dead: who waits for them is back at once.
+# Another app may have taken the ports meanwhile; --port-wait waits for them.
 SERVE = ("serve", "--port-wait", "60")
 ANSWER_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 75.0  # longer than a server may drain
@@ -27,7 +30,7 @@ class Supervisor:
 
     Attributes:
         kind: its name on the command line.
-        notes: what people must know before the first start.
+        notes: hints for users before the first start.
     """
 
     kind: str
@@ -38,15 +41,19 @@ class Supervisor:
         raise NotImplementedError
 
     def files(self, folder: Path | None) -> dict[Path, str]:
-        """Return path -> text, the server's script last; ``folder`` is what it serves, None leaves that to settings."""
+        """Return texts by path, the server's script last.
+
+        Args:
+            folder: the models folder; None leaves it to the settings.
+        """
         raise NotImplementedError
 
     def commands(self) -> list[tuple[str, str]]:
-        """Return what people may want -> the command for it."""
+        """Return purposes with the command for each."""
         raise NotImplementedError
 
     def is_enabled(self) -> bool:
-        """Return whether it starts the server by itself."""
+        """Return whether it starts the server automatically."""
         raise NotImplementedError
 
     def is_running(self) -> bool:
@@ -54,20 +61,20 @@ class Supervisor:
         raise NotImplementedError
 
     def before_install(self) -> None:
-        """Prepare for files that are about to be written; nothing starts by being written."""
+        """Make sure that writing the files doesn't start the server."""
 
     def after_change(self) -> None:
         """Have the files read again."""
 
     def end(self) -> None:
-        """End the server that it started, and do not start it again."""
+        """End its server, and don't start it again."""
 
     def clear(self) -> None:
-        """Remove what it put beside files that are removed now."""
+        """Remove its own files beside those of the service."""
 
 
 class Runit(Supervisor):
-    """A folder of runit's, which termux-services watches in Termux."""
+    """A service folder of runit, which termux-services watches in Termux."""
 
     kind = "runit"
 
@@ -80,26 +87,23 @@ class Runit(Supervisor):
     @property
     def folder(self) -> Path:
         """Return the service's folder."""
-        usual = (
-            f"{os.environ['PREFIX']}/var/service"
-            if in_termux()
-            else Path.home() / "service"
-        )
-        return Path(os.environ.get("SVDIR") or usual) / APP_NAME
+        services = os.environ.get("SVDIR")
+        if services:
+            return Path(services) / APP_NAME
+        if in_termux():
+            return Path(os.environ["PREFIX"]) / "var/service" / APP_NAME
+        return Path.home() / "service" / APP_NAME
 
     @property
     def log(self) -> Path:
-        """Return the folder of the log: in Termux, where its other services have theirs."""
-        if in_termux():
-            return (
-                Path(os.environ.get("LOGDIR") or f"{os.environ['PREFIX']}/var/log")
-                / "sv"
-                / APP_NAME
-            )
-        return default_state_dir() / "log"
+        """Return the folder of the log."""
+        if not in_termux():
+            return default_state_dir() / "log"
+        logs = os.environ.get("LOGDIR") or f"{os.environ['PREFIX']}/var/log"
+        return Path(logs) / "sv" / APP_NAME
 
     def is_here(self) -> bool:
-        """Return whether services can be controlled and a folder of them is there."""
+        """Return whether ``sv`` and a folder of services exist."""
         return shutil.which("sv") is not None and self.folder.parent.is_dir()
 
     def files(self, folder: Path | None) -> dict[Path, str]:
@@ -115,48 +119,39 @@ class Runit(Supervisor):
         }
 
     def commands(self) -> list[tuple[str, str]]:
-        """Return those of termux-services, or of plain runit."""
-        folder, short = self.folder, shutil.which("sv-enable") is not None
-        name = brief(folder)
-        return [
-            (
-                "start",
-                f"sv-enable {APP_NAME}"
-                if short
-                else f"rm -f {name}/down; sv up {name}",
-            ),
-            (
-                "stop",
-                f"sv-disable {APP_NAME}"
-                if short
-                else f"touch {name}/down; sv down {name}",
-            ),
-            ("read the log", f"tail -f {brief(self.log / 'current')}"),
-        ]
+        """Return the commands of termux-services, or of plain runit."""
+        folder = brief(self.folder)
+        if shutil.which("sv-enable") is not None:
+            start, stop = f"sv-enable {APP_NAME}", f"sv-disable {APP_NAME}"
+        else:
+            start = f"rm -f {folder}/down; sv up {folder}"
+            stop = f"touch {folder}/down; sv down {folder}"
+        log = f"tail -f {brief(self.log / 'current')}"
+        return [("start", start), ("stop", stop), ("read the log", log)]
 
     def is_enabled(self) -> bool:
-        """Return whether the file that holds it down is not there."""
+        """Return whether there is no ``down`` file."""
         return not (self.folder / "down").exists()
 
     def is_running(self) -> bool:
-        """Return what ``sv status`` says."""
+        """Return whether ``sv status`` says so."""
         return _ask("sv", "status", str(self.folder)).output.startswith("run:")
 
     def before_install(self) -> None:
-        """Hold a new service down: its supervisor would start it within seconds."""
+        """Disable a new service, which runit would start within seconds."""
         if not (self.folder / "run").exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "down").touch()
 
     def end(self) -> None:
-        """End the server and what supervises it."""
+        """End the server and its supervisor."""
         (self.folder / "down").touch()
         _ask(
             "sv", "-w", "70", "force-shutdown", str(self.folder), timeout=END_TIMEOUT_S
         )
 
     def clear(self) -> None:
-        """Remove the folder, unless somebody put more into it."""
+        """Remove the folder, unless it has other files."""
         (self.folder / "down").unlink(missing_ok=True)
         for folder in (self.folder / "log", self.folder):
             shutil.rmtree(folder / "supervise", ignore_errors=True)
@@ -165,44 +160,45 @@ class Runit(Supervisor):
 
 
 class TermuxBoot(Supervisor):
-    """A script that the app Termux:Boot runs when the phone has started."""
+    """A script that the app Termux:Boot runs after the phone has started."""
 
     kind = "boot"
     notes = (
         "Open the Termux:Boot app once; without that, Android does not start it.",
-        "Only the start of the phone starts the server; nothing starts it again after its end.",
+        "Only the start of the phone starts the server; "
+        "nothing restarts it after it has ended.",
     )
 
     def is_here(self) -> bool:
-        """Return whether this is Termux: whether the app is there, no program can see."""
+        """Return whether this is Termux; the app itself can't be detected."""
         return in_termux()
 
     def files(self, folder: Path | None) -> dict[Path, str]:
-        """Return the script. It leaves the server to termux-services where these start it."""
+        """Return the script, which does nothing if termux-services start the server."""
+        service = Runit().folder
         run, down = (
-            shlex.quote(str(Runit().folder / name)) for name in ("run", "down")
+            shlex.quote(str(service / "run")),
+            shlex.quote(str(service / "down")),
         )
-        log = shlex.quote(str(self._log))
-        return {
-            Path.home() / ".termux/boot" / APP_NAME: _script(
-                *_wake_lock(),
-                f"if [ -e {run} ] && [ ! -e {down} ]; then",
-                "    # Its supervisor starts it; the profile starts the supervisor.",
-                '    . "$PREFIX/etc/profile"',
-                "    exit",
-                "fi",
-                f"mkdir -p {shlex.quote(str(self._log.parent))}",
-                f"exec >>{log} 2>&1",
-                *start_lines(folder),
-            )
-        }
+        lines = [
+            *_wake_lock(),
+            f"if [ -e {run} ] && [ ! -e {down} ]; then",
+            "    # Its supervisor starts it; the profile starts the supervisor.",
+            '    . "$PREFIX/etc/profile"',
+            "    exit",
+            "fi",
+            f"mkdir -p {shlex.quote(str(self._log.parent))}",
+            f"exec >>{shlex.quote(str(self._log))} 2>&1",
+            *start_lines(folder),
+        ]
+        return {Path.home() / ".termux/boot" / APP_NAME: _script(*lines)}
 
     @property
     def _log(self) -> Path:
         return default_state_dir() / "boot.log"
 
     def commands(self) -> list[tuple[str, str]]:
-        """Return the commands for a server that no supervisor has."""
+        """Return the commands for a server without a supervisor."""
         script = next(iter(self.files(None)))
         return [
             ("start", f"sh {brief(script)} &"),
@@ -215,24 +211,28 @@ class TermuxBoot(Supervisor):
         return True
 
     def is_running(self) -> bool:
-        """Return whether any server of this user runs: who started it is not noted."""
+        """Return whether any server of this user runs."""
         return bool(running_servers(load_config({}).state_dir))
 
 
 class Systemd(Supervisor):
-    """A unit of the user's own manager of systemd."""
+    """A unit of the user's systemd manager."""
 
     kind = "systemd"
     notes = (
-        "It runs while you are logged in; `loginctl enable-linger` has it run from the machine's start on.",
+        "It runs while you are logged in; "
+        "`loginctl enable-linger` has it run from the machine's start on.",
     )
 
     def is_here(self) -> bool:
-        """Return whether the user's manager answers."""
+        """Return whether the user's systemd manager answers."""
         return _ask("systemctl", "--user", "show-environment").code == 0
 
     def files(self, folder: Path | None) -> dict[Path, str]:
-        """Return the unit. Sandboxing beyond this needs user namespaces, which many systems forbid."""
+        """Return the unit.
+
+        More sandboxing needs user namespaces, which many systems forbid.
+        """
         base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         lines = (
             MARKER,
@@ -252,7 +252,7 @@ class Systemd(Supervisor):
         return {base / "systemd/user" / f"{APP_NAME}.service": "\n".join(lines) + "\n"}
 
     def commands(self) -> list[tuple[str, str]]:
-        """Return those of systemd."""
+        """Return the commands of systemd."""
         return [
             ("start", f"systemctl --user enable --now {APP_NAME}"),
             ("stop", f"systemctl --user disable --now {APP_NAME}"),
@@ -260,15 +260,15 @@ class Systemd(Supervisor):
         ]
 
     def is_enabled(self) -> bool:
-        """Return what the manager says."""
+        """Return whether systemd says so."""
         return _ask("systemctl", "--user", "is-enabled", APP_NAME).code == 0
 
     def is_running(self) -> bool:
-        """Return what the manager says."""
+        """Return whether systemd says so."""
         return _ask("systemctl", "--user", "is-active", APP_NAME).code == 0
 
     def after_change(self) -> None:
-        """Have the manager read its units again."""
+        """Have systemd reload its units."""
         _ask("systemctl", "--user", "daemon-reload")
 
     def end(self) -> None:
@@ -277,7 +277,7 @@ class Systemd(Supervisor):
 
 
 SUPERVISORS: tuple[Supervisor, ...] = (Runit(), TermuxBoot(), Systemd())
-"""The first one that a machine has is the one for it."""
+"""The first one that a machine has is used."""
 
 
 def in_termux() -> bool:
@@ -286,26 +286,31 @@ def in_termux() -> bool:
 
 
 def brief(path: Path) -> str:
-    """Return a path for a shell and for people: with ``~``, and in Termux with ``$PREFIX``."""
-    bases = {"$PREFIX": os.environ["PREFIX"]} if in_termux() else {}
-    for name, base in {**bases, "~": str(Path.home())}.items():
+    """Return a path with ``~`` or ``$PREFIX``."""
+    bases = {}
+    if in_termux():
+        bases["$PREFIX"] = os.environ["PREFIX"]
+    bases["~"] = str(Path.home())
+    for name, base in bases.items():
         if path.is_relative_to(base):
             return f"{name}/{shlex.quote(str(path.relative_to(base)))}"
     return shlex.quote(str(path))
 
 
 def start_lines(folder: Path | None) -> Sequence[str]:
-    """Return the lines of a shell that read the user's settings and become the server."""
-    program = (
-        Path(sys.argv[0]).absolute()
-    )  # survives an upgrade of Python, as the interpreter's own path does not
-    own = (
-        [str(program)] if program.name == APP_NAME else [sys.executable, "-m", APP_NAME]
-    )
+    """Return shell lines that start the server."""
+    # The script survives an upgrade of Python, the interpreter's own path doesn't.
+    program = Path(sys.argv[0]).absolute()
+    words = [str(program)]
+    if program.name != APP_NAME:
+        words = [sys.executable, "-m", APP_NAME]
+    words += SERVE
+    if folder:
+        words.append(str(folder))
     return (
         f"settings={SETTINGS_FILE}",
         'if [ -f "$settings" ]; then . "$settings"; fi',
-        f"exec {shlex.join([*own, *SERVE, *([str(folder)] if folder else [])])}",
+        f"exec {shlex.join(words)}",
     )
 
 
@@ -320,15 +325,13 @@ def _wake_lock() -> Sequence[str]:
 
 
 def _unit_word(text: str) -> str:
-    """Return one word of a unit's command line: systemd has escapes of C, ``%`` for names and ``$`` for variables."""
-    for char, escape in {
-        "\\": "\\\\",
-        '"': '\\"',
-        "\n": "\\n",
-        "%": "%%",
-        "$": "$$",
-    }.items():
-        text = text.replace(char, escape)
+    """Quote a word of a unit's command line.
+
+    Systemd has C escapes, ``%`` for specifiers and ``$`` for variables.
+    """
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "%": "%%", "$": "$$"}
+    for character, escape in escapes.items():
+        text = text.replace(character, escape)
     return f'"{text}"'
 
 
