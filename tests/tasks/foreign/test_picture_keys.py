@@ -478,3 +478,53 @@ def test_values_of_wrong_types_raise_nothing(
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=FIXED))
 
     assert task.name in ("image-classification", "tensors")
+
+
+CROP = {"do_center_crop": True, "crop_size": 24}
+PAD = {"do_pad": True, "pad_size": {"height": 48, "width": 48}}
+RECTANGLE = {"height": 32, "width": 40}
+EDGE = {"shortest_edge": 28}
+EDGES = {"shortest_edge": 24, "longest_edge": 40}
+LIMITS = {"max_height": 40, "max_width": 48}
+SHAPES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
+    "Segformer does not crop": ("Segformer", {"size": RECTANGLE, **CROP}, (32, 40)),
+    "DETR does not crop": ("Detr", {"size": EDGES, **CROP}, (24, 32)),
+    "MaskFormer does not crop": ("MaskFormer", {"size": RECTANGLE, **CROP}, (32, 64)),
+    "ViT crops": ("ViT", {"size": RECTANGLE, **CROP}, (24, 24)),
+    "CLIP crops what fits into limits": ("CLIP", {"size": LIMITS, **CROP}, (24, 24)),
+    "BEiT does not pad": ("Beit", {"size": RECTANGLE, **PAD}, (32, 40)),
+    "DETR pads": ("Detr", {"size": RECTANGLE, **PAD}, (48, 48)),
+    "ViT pads": ("ViT", {"size": RECTANGLE, **PAD}, (48, 48)),
+    "LeViT enlarges": ("Levit", {"size": EDGE, "do_center_crop": False}, (32, 42)),
+    "LeViT ignores a limit": (
+        "Levit",
+        {"size": EDGES, "do_center_crop": False},
+        (27, 36),
+    ),
+    "MaskFormer rounds limits up": ("Mask2Former", {"size": LIMITS}, (64, 64)),
+    "ViT reads no offset": (
+        "ViT",
+        {"size": RECTANGLE, "rescale_offset": True},
+        (32, 40),
+    ),
+}
+"""Processors, keys, and (height, width) of the result for a picture of 64x48 pixels, as transformers gives it."""
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_keys_have_the_effect_that_their_class_gives_them(
+    tmp_path: Path, case: str
+) -> None:
+    name, keys, shape = SHAPES[case]
+    content = {"image_processor_type": f"{name}ImageProcessor", **keys}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
+
+    values = task.prepare(picture(64, 48)).runs[0]["pixel_values"]
+    assert values.shape == (1, 3, *shape)
+    if name == "ViT" and "rescale_offset" in keys:
+        assert values.min() < -0.9  # from -1 to 1
+    if name == "ViT" and "pad_size" in keys:
+        assert not values[0, :, 32:].any()
+        assert not values[0, :, :, 40:].any()

@@ -255,6 +255,9 @@ def complete_processor(
         for key, classes in _READ_BY.items():
             if name not in classes:
                 values.pop(key, None)
+        for key, classes in _IGNORED_BY.items():
+            if name in classes:
+                values.pop(key, None)
     usual_size = defaults.get("size")
     if values.pop("default_to_square", None) is False and usual_size is None:
         usual_size = {"shortest_edge": 0}
@@ -278,6 +281,34 @@ _READ_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "ensure_multiple_of": ("DPTImageProcessor",),
 }
 """Keys that only these classes read; files of others may have them without effect."""
+
+_IGNORED_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "do_center_crop": (
+        "ConditionalDetrImageProcessor",
+        "ConvNextImageProcessor",
+        "DeformableDetrImageProcessor",
+        "DetrImageProcessor",
+        "DPTImageProcessor",
+        "EomtImageProcessor",
+        "GLPNImageProcessor",
+        "GroundingDinoImageProcessor",
+        "Mask2FormerImageProcessor",
+        "MaskFormerImageProcessor",
+        "OneFormerImageProcessor",
+        "RTDetrImageProcessor",
+        "SegformerImageProcessor",
+        "YolosImageProcessor",
+    ),
+    "pad_size": (
+        "BeitImageProcessor",
+        "DINOv3ViTImageProcessor",
+        "DPTImageProcessor",
+        "EfficientNetImageProcessor",
+        "OneFormerImageProcessor",
+        "SegformerImageProcessor",
+    ),
+}
+"""Keys that these classes don't read, although most others do."""
 
 _ROUNDS_UP: Final = (
     "Mask2FormerImageProcessor",

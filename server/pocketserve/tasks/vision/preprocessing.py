@@ -307,6 +307,8 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
         _side(size.get("shortest_edge")),
         _side(size.get("longest_edge")),
     )
+    if name == "LevitImageProcessor" and shortest:
+        shortest, longest = int(256 / 224 * shortest), 0
     within = _size((size.get("max_width"), size.get("max_height")))
     crop = (
         _config_size(config.get("crop_size")) if config.get("do_center_crop") else None
@@ -328,7 +330,7 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
             size=crop,
             resize="crop",
             crop_fraction=fraction,
-            sizing=Sizing(exact, shortest, crop=crop),
+            sizing=Sizing(exact, shortest, within=within, crop=crop),
         )
     if shortest and longest:
         multiple = 16 if name == "YolosImageProcessor" else 1
@@ -348,12 +350,17 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
         within = (longest, longest)
     if within is not None:
         pad = _config_size(config.get("pad_size"))
-        return ImageOptions(
-            size=pad or within, resize="stretch", sizing=Sizing(within=within, pad=pad)
-        )
+        above = _side(config.get(MULTIPLE_ABOVE)) or 1
+        sizing = Sizing(within=within, multiple_above=above, pad=pad)
+        return ImageOptions(size=pad or within, resize="stretch", sizing=sizing)
     if shortest:
         return _shortest_only(name, config, shortest)
-    return ImageOptions(size=exact, sizing=None if exact is None else Sizing(exact))
+    if exact is None:
+        return ImageOptions()
+    pad = _config_size(config.get("pad_size"))
+    if pad is not None and (pad[0] < exact[0] or pad[1] < exact[1]):
+        pad = None  # the libraries refuse it
+    return ImageOptions(size=pad or exact, sizing=Sizing(exact, pad=pad))
 
 
 def _exact_size(
@@ -374,8 +381,6 @@ def _shortest_before_crop(
     name: str, config: Mapping[str, Any], exact: tuple[int, int] | None, shortest: int
 ) -> int:
     """Return the length of the shorter side from which a processor crops; 0 if it stretches to an exact size."""
-    if name == "LevitImageProcessor" and shortest:
-        return int(256 / 224 * shortest)
     if name == "PoolFormerImageProcessor":
         edge = shortest or min(exact or (0, 0))
         return int(edge / _crop_percentage(config))
