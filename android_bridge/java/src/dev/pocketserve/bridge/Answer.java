@@ -3,6 +3,7 @@ package dev.pocketserve.bridge;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.Locale;
 import java.util.Set;
 import org.json.JSONArray;
 import org.json.JSONException;
@@ -50,6 +51,11 @@ final class Answer {
         return new Answer(status, contentType, jsonLength, body, retryAfterMs, name);
     }
 
+    /** The same answer with another body, which has no JSON at its start. */
+    Answer withBody(byte[] bytes) {
+        return new Answer(status, contentType, 0, bytes, retryAfterMs, server);
+    }
+
     /** Returns the server's refusal if the same call may be made again later; null for any other answer. */
     PocketServeException temporaryRefusal() {
         try {
@@ -71,8 +77,9 @@ final class Answer {
         } catch (JSONException | StackOverflowError notOurs) {
             error = new JSONObject();
         }
-        String code = error.optString("code", null);
-        String message = error.optString("error", null);
+        JSONObject openAi = error.optJSONObject("error");
+        String code = openAi != null ? openAiCode(openAi) : error.optString("code", null);
+        String message = openAi != null ? openAi.optString("message", null) : error.optString("error", null);
         if (status == 401) {
             throw new PocketServeException(PocketServeException.TOKEN_UNKNOWN, status, false, -1,
                     "the server does not know this token; take the one that `pocketserve token` prints", null);
@@ -85,6 +92,12 @@ final class Answer {
         }
         boolean retryable = RETRYABLE.contains(code) || status == 429;
         throw new PocketServeException(code, status, retryable, retryAfterMs, shorten(message), null);
+    }
+
+    /** Our code for an error in OpenAI's form, which has other words for some. */
+    static String openAiCode(JSONObject error) {
+        String word = error.optString("code", "").toUpperCase(Locale.ROOT);
+        return word.equals("CONTEXT_LENGTH_EXCEEDED") ? "CONTEXT_EXCEEDED" : word;
     }
 
     JSONObject object() throws PocketServeException {

@@ -7,6 +7,7 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import org.json.JSONObject;
 
@@ -224,6 +225,48 @@ public final class AsyncCalls {
     public Call predict(String model, byte[] input, String contentType, PredictOptions options,
             Callback<Prediction> callback) {
         return start(callback, calls.predict(model, input, contentType, options));
+    }
+
+    /**
+     * See {@link PocketServe#chat(String, List, ChatOptions, ChatListener)}. Cancelling the call
+     * stops the model, and no piece is heard after that.
+     *
+     * @param model its name
+     * @param messages the chat so far
+     * @param options how to answer; null for the model's own ways
+     * @param listener hears each piece of text, on the executor of the callback
+     * @param callback hears the whole answer
+     * @return the call
+     */
+    public Call chat(String model, List<ChatMessage> messages, ChatOptions options, final ChatListener listener,
+            Callback<ChatAnswer> callback) {
+        final AtomicBoolean cancelled = new AtomicBoolean();
+        ChatListener onExecutor = listener == null ? null : new ChatListener() {
+            @Override
+            public void onText(final String piece) {
+                execute(executor, new Runnable() {
+                    @Override
+                    public void run() {
+                        if (!cancelled.get()) {
+                            listener.onText(piece);
+                        }
+                    }
+                });
+            }
+        };
+        final Call started = start(callback, calls.chat(model, messages, options, onExecutor));
+        return new Call() {
+            @Override
+            public void cancel() {
+                cancelled.set(true);
+                started.cancel();
+            }
+
+            @Override
+            public boolean isDone() {
+                return started.isDone();
+            }
+        };
     }
 
     /**

@@ -1,5 +1,6 @@
 package dev.pocketserve.bridge;
 
+import java.util.Collections;
 import java.util.List;
 import org.json.JSONObject;
 
@@ -71,6 +72,33 @@ abstract class BlockingCalls {
     public Prediction predict(String model, byte[] input, String contentType, PredictOptions options)
             throws PocketServeException {
         return blocking(calls.predict(model, input, contentType, options));
+    }
+
+    /**
+     * Asks a language model.
+     *
+     * @param model its name
+     * @param text the message
+     * @return the whole answer
+     * @throws PocketServeException when there is none, or no complete one
+     */
+    public ChatAnswer chat(String model, String text) throws PocketServeException {
+        return chat(model, Collections.singletonList(ChatMessage.user(text)), null, null);
+    }
+
+    /**
+     * Asks a language model, and hears the answer while the model writes it.
+     *
+     * @param model its name
+     * @param messages the chat so far
+     * @param options how to answer; null for the model's own ways
+     * @param listener hears each piece of text; null for nobody
+     * @return the whole answer
+     * @throws PocketServeException when there is none, or no complete one
+     */
+    public ChatAnswer chat(String model, List<ChatMessage> messages, ChatOptions options, ChatListener listener)
+            throws PocketServeException {
+        return blocking(calls.chat(model, messages, options, listener));
     }
 
     /**

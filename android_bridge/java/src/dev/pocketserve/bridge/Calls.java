@@ -3,6 +3,7 @@ package dev.pocketserve.bridge;
 import java.util.ArrayList;
 import java.util.List;
 import org.json.JSONArray;
+import org.json.JSONException;
 import org.json.JSONObject;
 
 /**
@@ -91,6 +92,39 @@ final class Calls {
                 return InferCodec.decode(answer.orThrow());
             }
         };
+    }
+
+    /** A chat, whose answer is read while it comes. */
+    PreparedCall<ChatAnswer> chat(
+            String model, List<ChatMessage> messages, ChatOptions options, ChatListener listener) {
+        ChatOptions effective = options == null ? new ChatOptions() : options;
+        final ChatReader reader = new ChatReader(listener);
+        String body = chatBody(model, messages, effective).toString();
+        Request request = Request.postJson("/v1/chat/completions", body).once().streamTo(reader);
+        return new PreparedCall<ChatAnswer>(request, effective.timeoutMs()) {
+            @Override
+            ChatAnswer read(Answer answer) throws PocketServeException {
+                answer.orThrow();
+                return reader.answer();
+            }
+        };
+    }
+
+    private static JSONObject chatBody(String model, List<ChatMessage> messages, ChatOptions options) {
+        encoded(model); // refuses what is no name
+        if (messages == null || messages.isEmpty()) {
+            throw new IllegalArgumentException("a chat has a message at least");
+        }
+        try {
+            JSONArray list = new JSONArray();
+            for (ChatMessage message : messages) {
+                list.put(new JSONObject().put("role", message.getRole()).put("content", message.getContent()));
+            }
+            return options.toJson().put("model", model).put("messages", list).put("stream", true)
+                    .put("stream_options", new JSONObject().put("include_usage", true));
+        } catch (JSONException error) {
+            throw new IllegalArgumentException("an option is no JSON: " + error.getMessage(), error);
+        }
     }
 
     /** A model's name as a part of a path. */

@@ -33,6 +33,10 @@ final class Handshaker {
         this.decoder = new FrameDecoder(FrameDecoder.Side.CLIENT, settings.maxAnswerBytes);
     }
 
+    int maxAnswerBytes() {
+        return settings.maxAnswerBytes;
+    }
+
     /** Connects and proves; on any fault the socket is closed. */
     void run(Deadline deadline) throws PocketServeException {
         boolean proven = false;
@@ -62,7 +66,7 @@ final class Handshaker {
         byte[] nonce = new byte[16];
         RANDOM.nextBytes(nonce);
         ClientHandshake handshake =
-                new ClientHandshake(settings.token, nonce, settings.maxAnswerBytes, Settings.NAME);
+                new ClientHandshake(settings.token, nonce, settings.maxAnswerBytes, Settings.NAME, true);
         try {
             OutputStream out = socket.getOutputStream();
             out.write(handshake.hello());

@@ -177,6 +177,10 @@ final class HttpLink implements Link {
             throw new IOException("given up");
         }
         InputStream in = status >= 400 ? connection.getErrorStream() : connection.getInputStream();
+        if (status == 200 && request.receiver() != null) {
+            stream(in, request.receiver(), deadline, limit);
+            return answer(connection, status, new byte[0]);
+        }
         byte[] body = in == null ? new byte[0] : read(in, announced, deadline, limit);
         return answer(connection, status, body);
     }
@@ -210,6 +214,17 @@ final class HttpLink implements Link {
                 : readToEnd(in, deadline, limit);
         in.close();
         return body;
+    }
+
+    /** Hands over a body as it comes. */
+    private static void stream(InputStream in, PartReceiver receiver, Deadline deadline, TimeLimit.Limit limit)
+            throws IOException {
+        byte[] chunk = new byte[CHUNK_BYTES];
+        for (int count = in.read(chunk); count >= 0; count = in.read(chunk)) {
+            receiver.part(chunk, count);
+            check(deadline, limit);
+        }
+        in.close();
     }
 
     private byte[] readToEnd(InputStream in, Deadline deadline, TimeLimit.Limit limit) throws IOException {

@@ -1,15 +1,46 @@
 package dev.pocketserve.bridge;
 
+import java.io.ByteArrayOutputStream;
+import java.util.ArrayDeque;
+
 /** A request that waits for its answer. */
 final class PendingAnswer {
+    private final int maxBytes;
+    /** Parts that nobody took yet. */
+    private final ArrayDeque<byte[]> parts = new ArrayDeque<>();
+    private int keptBytes;
     private Answer answer;
     private PocketServeException fault;
     private boolean notStarted;
     private boolean cancelled;
 
+    /**
+     * Starts without an outcome.
+     *
+     * @param maxBytes of parts that may wait to be taken
+     */
+    PendingAnswer(int maxBytes) {
+        this.maxBytes = maxBytes;
+    }
+
     synchronized void answer(Answer received) {
         answer = received;
         notifyAll();
+    }
+
+    /**
+     * Keeps a part of the answer.
+     *
+     * @return false if that would be too much; the part was not kept
+     */
+    synchronized boolean part(byte[] bytes) {
+        if (bytes.length > maxBytes - keptBytes) {
+            return false;
+        }
+        keptBytes += bytes.length;
+        parts.add(bytes);
+        notifyAll();
+        return true;
     }
 
     synchronized void fail(PocketServeException error, boolean neverStarted) {
@@ -24,19 +55,48 @@ final class PendingAnswer {
     }
 
     /**
-     * Waits for the outcome.
+     * Waits for the outcome, and hands over the parts that come before it.
      *
+     * @param receiver takes the body of a successful answer, which then has none left; null keeps it together
      * @throws PocketServeException TIMEOUT or CANCELLED: the request is still under way
      * @throws ConnectionBrokenException the connection ended
      */
-    synchronized Answer await(Deadline deadline) throws PocketServeException, ConnectionBrokenException {
-        while (answer == null && fault == null) {
+    Answer await(Deadline deadline, PartReceiver receiver) throws PocketServeException, ConnectionBrokenException {
+        if (receiver == null) {
+            return whole(awaitOutcome(deadline, false));
+        }
+        while (true) {
+            Answer outcome = awaitOutcome(deadline, true);
+            byte[] part = takePart();
+            if (part != null) {
+                receiver.part(part, part.length);
+            } else if (outcome.status != 200) {
+                return outcome;
+            } else {
+                receiver.part(outcome.body, outcome.body.length);
+                return outcome.withBody(new byte[0]);
+            }
+        }
+    }
+
+    /** Waits for the outcome, or also for a part: null then. */
+    private synchronized Answer awaitOutcome(Deadline deadline, boolean takesParts)
+            throws PocketServeException, ConnectionBrokenException {
+        while (true) {
+            boolean hasPart = takesParts && !parts.isEmpty();
+            boolean isOver = answer != null || fault != null;
+            if (isOver && !hasPart) {
+                break;
+            }
             if (cancelled) {
                 throw Cancellation.cancelled(null);
             }
             long ms = deadline.remainingMs();
             if (ms == 0) {
                 throw deadline.exceeded();
+            }
+            if (hasPart) {
+                return null;
             }
             try {
                 wait(ms);
@@ -48,5 +108,26 @@ final class PendingAnswer {
             return answer;
         }
         throw new ConnectionBrokenException(fault.copy(), notStarted);
+    }
+
+    private synchronized byte[] takePart() {
+        byte[] part = parts.poll();
+        if (part != null) {
+            keptBytes -= part.length;
+        }
+        return part;
+    }
+
+    /** Puts parts that nobody asked for in front of a successful answer's body. */
+    private synchronized Answer whole(Answer outcome) {
+        if (parts.isEmpty() || outcome.status != 200) {
+            return outcome;
+        }
+        ByteArrayOutputStream body = new ByteArrayOutputStream();
+        for (byte[] part : parts) {
+            body.write(part, 0, part.length);
+        }
+        body.write(outcome.body, 0, outcome.body.length);
+        return outcome.withBody(body.toByteArray());
     }
 }

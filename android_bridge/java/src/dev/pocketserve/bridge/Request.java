@@ -21,6 +21,7 @@ final class Request {
     private boolean idempotent = true;
     private boolean open;
     private boolean fallsBack;
+    private PartReceiver receiver;
 
     private Request(String method, String path, String contentType, int jsonLength, ByteBuffer... body) {
         Extensions.contentType(contentType); // refuses what neither transport can carry, while the caller is there
@@ -74,6 +75,17 @@ final class Request {
     Request allowFallback() {
         fallsBack = true;
         return this;
+    }
+
+    /** Sets who takes the body of a successful answer while it comes. */
+    Request streamTo(PartReceiver taker) {
+        receiver = taker;
+        return this;
+    }
+
+    /** Returns who takes the body while it comes; null for nobody. */
+    PartReceiver receiver() {
+        return receiver;
     }
 
     boolean mayFallBack() {

@@ -25,6 +25,7 @@ final class SocketConnection implements KeepAlive.Connection {
     private final ConnectionLimits limits;
     private final FrameWriter writer;
     private final KeepAlive keepAlive;
+    private final int maxAnswerBytes;
 
     /** Guards everything below; never held during I/O. */
     private final Object state = new Object();
@@ -36,10 +37,11 @@ final class SocketConnection implements KeepAlive.Connection {
 
     /** A request under way: also one whose caller has given up, until its answer comes. */
     private static final class Entry {
-        private final PendingAnswer pending = new PendingAnswer();
+        private final PendingAnswer pending;
         private final int bytes;
 
-        Entry(int bytes) {
+        Entry(int bytes, int maxAnswerBytes) {
+            this.pending = new PendingAnswer(maxAnswerBytes);
             this.bytes = bytes;
         }
     }
@@ -48,6 +50,7 @@ final class SocketConnection implements KeepAlive.Connection {
         this.socket = handshaker.socket;
         this.decoder = handshaker.decoder;
         this.limits = handshaker.limits;
+        this.maxAnswerBytes = handshaker.maxAnswerBytes();
         this.writer = new FrameWriter(socket.getOutputStream());
         this.keepAlive = new KeepAlive(this, writer, pingIntervalMs, Clock.SYSTEM);
         this.budget = new InflightBudget(state, limits, pingIntervalMs);
@@ -97,7 +100,7 @@ final class SocketConnection implements KeepAlive.Connection {
                     + request.target.length() + " bytes; the socket takes " + FrameEncoder.MAX_TARGET_BYTES
                     + " at most, so shorten the parameters or use Transport.HTTP", null);
         }
-        Entry entry = new Entry(request.bodyLength);
+        Entry entry = new Entry(request.bodyLength, maxAnswerBytes);
         long id = send(request, entry, deadline, cancellation);
         final PendingAnswer pending = entry.pending;
         cancellation.onCancel(new Runnable() {
@@ -107,8 +110,8 @@ final class SocketConnection implements KeepAlive.Connection {
             }
         });
         try {
-            return pending.await(deadline);
-        } catch (PocketServeException gaveUp) {
+            return pending.await(deadline, request.receiver());
+        } catch (PocketServeException | RuntimeException gaveUp) {
             // The id stays taken until its answer comes; CANCEL lets the server spare the work.
             keepAlive.cancel(id);
             throw gaveUp;
@@ -252,6 +255,9 @@ final class SocketConnection implements KeepAlive.Connection {
             case FrameType.RESPONSE:
                 answer(frame);
                 break;
+            case FrameType.PART:
+                part(frame);
+                break;
             case FrameType.PING:
                 keepAlive.pong(frame.arg());
                 break;
@@ -280,6 +286,19 @@ final class SocketConnection implements KeepAlive.Connection {
                     frame.extensions().retryAfterMs()));
         }
         closeIfDrained();
+    }
+
+    private void part(Frame frame) {
+        Entry entry;
+        synchronized (state) {
+            entry = inflight.get(frame.requestId());
+        }
+        if (entry != null && !entry.pending.part(frame.body())) {
+            PocketServeException tooLarge = Answer.bad("more than " + maxAnswerBytes
+                    + " bytes of it wait to be taken (maxAnswerBytes)", null);
+            entry.pending.fail(tooLarge, false);
+            keepAlive.cancel(frame.requestId());
+        }
     }
 
     private static String contentType(Frame frame) {

@@ -38,9 +38,23 @@ public final class ClientHandshake {
      *     for none
      */
     public ClientHandshake(String token, byte[] nonce, long maxFrame, String name) {
+        this(token, nonce, maxFrame, name, false);
+    }
+
+    /**
+     * Prepares one handshake.
+     *
+     * @param token the token's text; null for a client that has none
+     * @param nonce 16 random bytes, never used before
+     * @param maxFrame bytes of the largest body that this client takes
+     * @param name as in the other constructor
+     * @param takesParts whether answers may come in PART frames
+     */
+    public ClientHandshake(String token, byte[] nonce, long maxFrame, String name, boolean takesParts) {
         this.key = token == null ? null : token.getBytes(ASCII);
         String client = name.isEmpty() ? "" : ",\"client\":\"" + name + "\"";
-        String offer = "{\"v\":[1,1],\"nonce\":\"" + hex(nonce) + "\",\"max_frame\":" + maxFrame + client + "}";
+        String parts = takesParts ? ",\"parts\":true" : "";
+        String offer = "{\"v\":[1,1],\"nonce\":\"" + hex(nonce) + "\",\"max_frame\":" + maxFrame + client + parts + "}";
         this.hello = FrameEncoder.jsonFrame(FrameType.HELLO, 0, 0, offer.getBytes(ASCII));
     }
 

@@ -49,7 +49,7 @@ public final class FrameDecoder {
      * Starts at the beginning of a connection.
      *
      * @param side who reads
-     * @param maxBody bytes that the body of a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE
+     * @param maxBody bytes that the body of a REQUEST, RESPONSE or PART may have, else FRAME_TOO_LARGE
      */
     public FrameDecoder(Side side, int maxBody) {
         this.side = side;
@@ -298,7 +298,7 @@ public final class FrameDecoder {
     }
 
     private static boolean fromServer(int type) {
-        return type == FrameType.RESPONSE || type == FrameType.PING || type == FrameType.PONG
+        return type == FrameType.RESPONSE || type == FrameType.PART || type == FrameType.PING || type == FrameType.PONG
                 || type == FrameType.GOAWAY || type == FrameType.ERROR;
     }
 

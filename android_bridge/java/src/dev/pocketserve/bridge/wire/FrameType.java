@@ -14,6 +14,8 @@ public final class FrameType {
     public static final int REQUEST = 0x10;
     /** Server: the answer to one call. */
     public static final int RESPONSE = 0x11;
+    /** Server: some bytes of the answer to a call, before its RESPONSE. */
+    public static final int PART = 0x12;
     /** Client: the answer to a call is not needed any more. */
     public static final int CANCEL = 0x20;
     /** Both: are you there? */
@@ -33,7 +35,7 @@ public final class FrameType {
     static boolean isKnown(int type) {
         switch (type) {
             case HELLO: case CHALLENGE: case AUTH: case READY: case REQUEST: case RESPONSE:
-            case CANCEL: case PING: case PONG: case GOAWAY: case ERROR:
+            case PART: case CANCEL: case PING: case PONG: case GOAWAY: case ERROR:
                 return true;
             default:
                 return false;
@@ -55,7 +57,7 @@ public final class FrameType {
     }
 
     static boolean hasId(int type) {
-        return type == REQUEST || type == RESPONSE || type == CANCEL;
+        return type == REQUEST || type == RESPONSE || type == PART || type == CANCEL;
     }
 
     static boolean hasArg(int type) {
@@ -76,6 +78,7 @@ public final class FrameType {
             case READY: return "READY";
             case REQUEST: return "REQUEST";
             case RESPONSE: return "RESPONSE";
+            case PART: return "PART";
             case CANCEL: return "CANCEL";
             case PING: return "PING";
             case PONG: return "PONG";

@@ -254,7 +254,7 @@ public class VectorTest {
     private static ClientHandshake handshake(JSONObject content) throws Exception {
         String token = content.isNull("client_key") ? null : new String(unhex(content.getString("client_key")), "US-ASCII");
         return new ClientHandshake(token, unhex(content.getString("client_nonce")), content.getLong("client_max_frame"),
-                content.optString("client_name", ""));
+                content.optString("client_name", ""), content.optBoolean("client_parts"));
     }
 
     private static Frame frame(JSONObject content, String name, int type) throws Exception {

@@ -35,7 +35,7 @@ public fun PocketServe.coroutines(): CoroutineCalls = CoroutineCalls(async().on(
  * wrong whatever the server says. A coroutine that is cancelled stops waiting at once. Over the socket the server is
  * told, and does not start what it has not started. Eight calls of a client are under way at once, and further ones wait.
  */
-public class CoroutineCalls internal constructor(private val calls: AsyncCalls) {
+public class CoroutineCalls internal constructor(internal val calls: AsyncCalls) {
     /**
      * Asks about an encoded picture, such as a JPEG.
      *
