@@ -107,8 +107,10 @@ class Framed:
         greet: bool = True,
         max_frame: int = MAX,
         receive_buffer: int = 0,
+        takes_parts: bool = False,
     ) -> None:
         self.token = token
+        self.takes_parts = takes_parts
         handshake = (
             ALLOWED[Role.CLIENT, HandshakeState.HELLO]
             | ALLOWED[Role.CLIENT, HandshakeState.AUTH]
@@ -132,7 +134,10 @@ class Framed:
     def greet(self, max_frame: int = MAX) -> None:
         """Run the whole handshake."""
         key = self.token.encode() if self.token else None
-        handshake = ClientHandshake(key, secrets.token_bytes(16), max_frame, "test")
+        nonce = secrets.token_bytes(16)
+        handshake = ClientHandshake(
+            key, nonce, max_frame, "test", takes_parts=self.takes_parts
+        )
         self.send(handshake.hello)
         self.send(handshake.answer_challenge(self.frame(FrameType.CHALLENGE)))
         self.limits = handshake.accept_ready(self.frame(FrameType.READY))

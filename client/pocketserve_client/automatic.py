@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 from pocketserve_client import fork_safety
 from pocketserve_client.connection import PendingAnswer
 from pocketserve_client.errors import NobodyListensError
 from pocketserve_client.http import HttpPending, HttpTransport
+from pocketserve_client.language.streams import LineStream
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import Answer, Request
 
@@ -41,9 +41,9 @@ class AutomaticTransport:
         """Send a request without waiting for the answer."""
         return self._transport(request).start(request)
 
-    def stream(self, request: Request) -> Iterator[bytes | Answer]:
-        """Send a request over HTTP, and yield the lines of its answer as they come."""
-        return self._http.stream(request)
+    def stream(self, request: Request) -> LineStream:
+        """Send a request, and return the lines of its answer as they come."""
+        return self._transport(request).stream(request)
 
     def close(self) -> None:
         """Close both transports."""

@@ -7,7 +7,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from pocketserve_client.errors import (
 )
 from pocketserve_client.http import HttpPending, HttpTransport
 from pocketserve_client.inputs import RawInput
+from pocketserve_client.language.streams import AnswerLines
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import LEAST_S, Answer, Request
 from pocketserve_wire import ApiError, strict_json
@@ -131,21 +132,19 @@ class RequestSender:
         except LOST as error:
             return self.send_again(request, error)
 
-    def stream(self, request: Request) -> Iterator[bytes]:
-        """Send a request, and yield the lines of its answer as they come.
+    def stream(self, request: Request) -> AnswerLines:
+        """Return the lines of a request's answer as they come.
 
-        Raises:
-            ServerError: the status is not 200.
+        They raise ServerError if the status is not 200.
         """
-        assert not isinstance(self.transport, SocketTransport)
-        for line in self.transport.stream(request):
-            if isinstance(line, bytes):
-                yield line
-                continue
-            try:
-                check_answer(line)
-            except ServerError as error:
-                raise self.advised(error) from None
+        return AnswerLines(lambda: self.transport.stream(request), self._checked)
+
+    def _checked(self, answer: Answer) -> Answer:
+        """Return an answer; raise the error that another status than 200 means."""
+        try:
+            return check_answer(answer)
+        except ServerError as error:
+            raise self.advised(error) from None
 
     def _send_to_either(self, request: Request, fallback: SecondSender) -> Answer:
         """Try the first server for its share of the time, then the fallback."""

@@ -203,8 +203,7 @@ class Client:
     ) -> ChatStream:
         """Ask a language model, and return its answer piece by piece.
 
-        Over HTTP the pieces come as the model writes them; over the socket protocol the
-        answer comes whole.
+        The pieces come as the model writes them. Closing the answer stops the model.
 
         Args:
             messages: a text, or a chat: objects with ``role`` and ``content``.

@@ -13,10 +13,12 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from pocketserve_client import handshake
+from pocketserve_client.bounded import answer_too_large
 from pocketserve_client.errors import (
     FROZEN,
     ConnectionLostError,
@@ -42,25 +44,64 @@ PING_AFTER_S: Final = 5.0
 """Silence before a PING; after the same time again the server counts as dead."""
 
 MAX_ANSWER_BYTES: Final = 2**31 - 1
+SUCCESS: Final = 200
 CANCEL_TIMEOUT_S: Final = 0.1  # limit of waiting for other writers to send a CANCEL
 STALE_AFTER_S: Final = 1.0
 """Idle time before a connection is checked: the server may have closed it."""
 
 
 class PendingAnswer:
-    """A request in progress on a connection."""
+    """A request in progress on a connection.
 
-    __slots__ = ("_connection", "answer", "error", "request_id")
+    Attributes:
+        parts: bytes of the answer's body that came before its RESPONSE and were not
+            taken yet.
+        answer: the answer, without parts that were taken.
+    """
+
+    __slots__ = ("_connection", "_size", "answer", "error", "parts", "request_id")
 
     def __init__(self, connection: ClientConnection, request_id: int) -> None:
         self._connection = connection
+        self._size = 0
         self.request_id = request_id
+        self.parts: deque[bytes | memoryview] = deque()
         self.answer: Answer | None = None
         self.error: Exception | None = None
 
     def is_done(self) -> bool:
         """Return whether the answer or an error has arrived."""
         return self.answer is not None or self.error is not None
+
+    def has_news(self) -> bool:
+        """Return whether a part, the answer or an error has arrived."""
+        return bool(self.parts) or self.is_done()
+
+    def add_part(self, body: bytes | memoryview, max_bytes: int) -> bool:
+        """Keep a part; return False if the answer is too large."""
+        self._size += len(body)
+        if self._size > max_bytes:
+            return False
+        self.parts.append(body)
+        return True
+
+    def next_part(self, timeout: float) -> bytes | memoryview | None:
+        """Wait for the next part and take it; None after the last one.
+
+        Raises:
+            ServerUnreachableError: the connection broke, or nothing came in time.
+        """
+        if not self.has_news():
+            self._connection.wait(self, timeout, self.has_news)
+        part = self._connection.take_part(self)
+        if part is None and self.answer is None:
+            assert self.error is not None
+            raise self.error
+        return part
+
+    def abandon(self) -> None:
+        """Cancel the request, and wake the thread that waits for it."""
+        self._connection.abandon(self)
 
     def cancel(self) -> None:
         """Ask the server not to start the request."""
@@ -93,6 +134,7 @@ class ClientConnection:
     ) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._timeout = timeout
+        self._max_answer = max_answer
         seconds = timeout if connect_s is None else connect_s
         self._socket, self._decoder, self.limits = handshake.open_connection(
             address, key, seconds, max_answer
@@ -269,17 +311,39 @@ class ClientConnection:
 
     # Waiting and reading
 
-    def wait(self, pending: PendingAnswer, timeout: float | None) -> None:
-        """Wait until the request has its answer or error; cancel it on timeout."""
+    def wait(
+        self,
+        pending: PendingAnswer,
+        timeout: float | None,
+        finished: Callable[[], bool] | None = None,
+    ) -> None:
+        """Wait until the request has its answer or error; cancel it on timeout.
+
+        Args:
+            finished: ends the wait; by default the answer or an error.
+        """
         timeout = self._timeout if timeout is None else timeout
-        if self._read_until(pending.is_done, time.monotonic() + timeout):
+        finished = finished or pending.is_done
+        if self._read_until(finished, time.monotonic() + timeout):
             return
+        text = f"{self._name} did not answer within {timeout:.3g} s; {FROZEN}"
+        self._give_up(pending, ServerUnreachableError(text))
+
+    def take_part(self, pending: PendingAnswer) -> bytes | memoryview | None:
+        """Return the oldest part that nobody took yet, if any."""
+        with self._state:  # the reader may be joining parts and answer
+            return pending.parts.popleft() if pending.parts else None
+
+    def abandon(self, pending: PendingAnswer) -> None:
+        """Give a request up; its waiting thread gets an error."""
+        text = f"the request to {self._name} was cancelled"
+        self._give_up(pending, ServerUnreachableError(text))
+
+    def _give_up(self, pending: PendingAnswer, error: Exception) -> None:
         with self._state:
             if self._pending.pop(pending.request_id, None) is None:
                 return
-            pending.error = ServerUnreachableError(
-                f"{self._name} did not answer within {timeout:g} s; {FROZEN}"
-            )
+            pending.error = error
         self._wake(finished=True)
         self.send_cancel(pending.request_id)
 
@@ -393,6 +457,8 @@ class ClientConnection:
                 pending = self._pending.pop(frame.request_id, None)
                 if pending is not None:  # else its caller has given up
                     _finish(pending, frame)
+        elif frame.type == FrameType.PART:
+            self._take_part(frame)
         elif frame.type == FrameType.PING and not writing:
             self._send_control(Frame(FrameType.PONG, arg=frame.arg))
         elif frame.type == FrameType.GOAWAY:
@@ -408,6 +474,14 @@ class ClientConnection:
                 if number > last_answered:
                     text = f"{self._name} is closing this connection"
                     self._pending.pop(number).error = ConnectionLostError(text)
+
+    def _take_part(self, frame: Frame) -> None:
+        """Keep a part of an answer, or give up a request whose answer is too large."""
+        with self._state:
+            pending = self._pending.get(frame.request_id)
+            if pending is None or pending.add_part(frame.body, self._max_answer):
+                return
+        self._give_up(pending, answer_too_large())
 
     def _lost_error(self, error: OSError) -> ConnectionLostError:
         return ConnectionLostError(
@@ -475,4 +549,8 @@ def _finish(pending: PendingAnswer, frame: Frame) -> None:
     else:
         content_type = OCTETS
     body = memoryview(frame.body).toreadonly()
+    if pending.parts and frame.arg == SUCCESS:
+        # Nobody takes the parts, so that the answer has all of its body.
+        body = memoryview(b"".join((*pending.parts, body)))
+        pending.parts.clear()
     pending.answer = Answer(frame.arg, body, json_length, content_type)

@@ -77,7 +77,8 @@ def _authenticate(
     max_body: int,
 ) -> ConnectionLimits:
     nonce = os.urandom(NONCE_BYTES)
-    shake = ClientHandshake(key, nonce, max_body, f"python/{__version__}")
+    name = f"python/{__version__}"
+    shake = ClientHandshake(key, nonce, max_body, name, takes_parts=True)
     connected.sendall(shake.hello)
     challenge = _next_frame(connected, decoder, deadline)
     connected.sendall(shake.answer_challenge(challenge))

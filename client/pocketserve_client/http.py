@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import select
+import socket
 import ssl
 import threading
 import weakref
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -34,6 +36,7 @@ from pocketserve_client.errors import (
     ServerUnreachableError,
     UnprovenPortError,
 )
+from pocketserve_client.language.streams import MAX_LINE_BYTES
 from pocketserve_client.transport import JSON, Answer, Request
 from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 from pocketserve_wire.files.run_file import Run
@@ -44,8 +47,6 @@ MAX_AT_ONCE = 8  # concurrent requests on threads, and idle connections that are
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20
 """Bytes per read of a body without a length."""
-MAX_LINE_BYTES: Final = 1 << 20
-"""Bytes of a line of a streamed answer."""
 
 JOINED_BYTES: Final = 256 << 10
 """Largest body that is copied behind its head; longer ones are sent without a copy."""
@@ -121,21 +122,29 @@ class HttpTransport:
         self.answered = True
         return answer
 
-    def stream(self, request: Request) -> Iterator[bytes | Answer]:
-        """Send a request, and yield the lines of its answer as they come.
-
-        An answer with another status than 200 comes whole, as the only item. Closing
-        the iterator ends the answer.
-        """
+    def stream(self, request: Request) -> HttpStream:
+        """Send a request, and return the lines of its answer as they come."""
         if self._closed:
             raise ServerUnreachableError("the client was closed")
         seconds = request.seconds_left(self._timeout)
-        try:
+        with self._failures(seconds):
             connection = self._open(seconds)
+        return HttpStream(connection, self._stream(connection, request, seconds))
+
+    def _stream(
+        self, connection: _Connection, request: Request, seconds: float
+    ) -> Iterator[bytes | Answer]:
+        with self._failures(seconds):
             try:
                 yield from self._lines(connection, request)
             finally:
                 connection.close()
+
+    @contextmanager
+    def _failures(self, seconds: float) -> Iterator[None]:
+        """Convert the errors of an exchange that takes so long at most."""
+        try:
+            yield
         except TimeoutError:
             raise ServerUnreachableError(
                 f"{self._url} did not answer within {seconds:.3g} s"
@@ -302,6 +311,24 @@ class HttpTransport:
             connection.close()
             raise
         return connection
+
+
+class HttpStream:
+    """The lines of an answer; its connection serves no other request."""
+
+    def __init__(
+        self, connection: _Connection, lines: Iterator[bytes | Answer]
+    ) -> None:
+        self._connection = connection
+        self._lines = lines
+
+    def __next__(self) -> bytes | Answer:
+        return next(self._lines)
+
+    def close(self) -> None:
+        """End the answer; a thread that reads it fails, and closes the connection."""
+        with suppress(OSError, AttributeError):  # closed already
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Connection(BoundedConnection, HTTPConnection):

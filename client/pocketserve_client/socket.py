@@ -17,6 +17,7 @@ from pocketserve_client.errors import (
     NotOurServerError,
     ServerUnreachableError,
 )
+from pocketserve_client.language.streams import SocketStream
 from pocketserve_client.transport import LEAST_S, Answer, Request
 
 
@@ -60,6 +61,11 @@ class SocketTransport:
     def start(self, request: Request) -> PendingAnswer:
         """Send a request without waiting for the answer."""
         return self.connect(request.deadline).start(request)
+
+    def stream(self, request: Request) -> SocketStream:
+        """Send a request, and return the lines of its answer as they come."""
+        deadline = time.monotonic() + request.seconds_left(self._timeout)
+        return SocketStream(self.start(request), deadline)
 
     def connect(self, deadline: float = math.inf) -> ClientConnection:
         """Return the usable connection, or open one before a monotonic deadline."""

@@ -82,6 +82,7 @@ ALLOWED: Final[Mapping[tuple[Role, HandshakeState], frozenset[FrameType]]] = {
     (Role.CLIENT, HandshakeState.READY): frozenset(
         {
             FrameType.RESPONSE,
+            FrameType.PART,
             FrameType.PING,
             FrameType.PONG,
             FrameType.GOAWAY,
@@ -93,7 +94,7 @@ ALLOWED: Final[Mapping[tuple[Role, HandshakeState], frozenset[FrameType]]] = {
 
 _REQUEST: Final = int(FrameType.REQUEST)
 # Plain numbers, because a header contains plain numbers.
-_WITH_BODY: Final = frozenset({_REQUEST, int(FrameType.RESPONSE)})
+_WITH_BODY: Final = frozenset({_REQUEST, int(FrameType.RESPONSE), int(FrameType.PART)})
 ALIGNMENT: Final = 8
 """Bodies start at a multiple of this in memory, and so do the tensors in them."""
 
@@ -114,9 +115,9 @@ class FrameDecoder:
     Args:
         allowed: frame types that the peer may send now, a set of :data:`ALLOWED`. Set
             :attr:`allowed` when the connection's state changes, before the next frame.
-        max_body: size limit of a REQUEST or RESPONSE body, else FRAME_TOO_LARGE.
-        admit: decides from a checked header whether to keep a REQUEST or RESPONSE body.
-            Other bodies are read and dropped; their frames have ``discarded`` set.
+        max_body: size limit of a REQUEST, RESPONSE or PART body, else FRAME_TOO_LARGE.
+        admit: decides from a checked header whether to keep such a body. Other bodies
+            are read and dropped; their frames have ``discarded`` set.
         listens: this side is a server, whose clients may speak HTTP by mistake.
     """
 
@@ -326,7 +327,7 @@ class FrameDecoder:
             raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
 
     def _check_body(self, header: Header) -> None:
-        """Check request id and length of a REQUEST or RESPONSE."""
+        """Check request id and length of a REQUEST, RESPONSE or PART."""
         kind, request_id, _, _, _, _, body_length = header
         if kind == _REQUEST:
             if request_id <= self._last_request_id:

@@ -49,6 +49,7 @@ class FrameType(enum.IntEnum):
     READY = 0x04
     REQUEST = 0x10
     RESPONSE = 0x11
+    PART = 0x12
     CANCEL = 0x20
     PING = 0x30
     PONG = 0x31
@@ -93,6 +94,7 @@ _RULES: Final = {
     FrameType.READY: _HANDSHAKE,
     FrameType.REQUEST: _Rule(request_id=True, arg=True, ext=True),
     FrameType.RESPONSE: _Rule(request_id=True, arg=True, ext=True),
+    FrameType.PART: _Rule(request_id=True),
     FrameType.CANCEL: _Rule(request_id=True, json_body=_EMPTY),
     FrameType.PING: _Rule(arg=True, json_body=_EMPTY),
     FrameType.PONG: _Rule(arg=True, json_body=_EMPTY),

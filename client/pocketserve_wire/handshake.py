@@ -82,6 +82,8 @@ class ServerHandshake:
         """Owner of the further token that the client used; None for ``key``."""
         self.client_max_frame = 0
         """Bytes of the largest body that the client accepts; set by HELLO."""
+        self.client_takes_parts = False
+        """Whether the client accepts PART frames; set by HELLO."""
 
     def answer_hello(self, frame: Frame) -> bytes:
         """Check a HELLO and return the CHALLENGE frame."""
@@ -95,6 +97,7 @@ class ServerHandshake:
             )
         _check_nonce(offer)
         self.client_max_frame = _number(offer, "max_frame", LEAST_MAX_FRAME)
+        self.client_takes_parts = offer.get("parts") is True
         auth = AUTH_HMAC if self._key is not None else AUTH_NONE
         body = strict_json.dumps(
             {"v": VERSION, "nonce": self._nonce.hex(), "auth": auth}
@@ -138,15 +141,24 @@ class ClientHandshake:
         nonce: 16 random bytes, never used before.
         max_frame: bytes of the largest body that this client accepts, from 4,096.
         name: the client's name and version, for traffic dumps; the server ignores it.
+        takes_parts: accept answers in PART frames.
     """
 
     def __init__(
-        self, key: bytes | None, nonce: bytes, max_frame: int, name: str = ""
+        self,
+        key: bytes | None,
+        nonce: bytes,
+        max_frame: int,
+        name: str = "",
+        *,
+        takes_parts: bool = False,
     ) -> None:
         self._key = key
         offer = {"v": [VERSION, VERSION], "nonce": nonce.hex(), "max_frame": max_frame}
         if name:
             offer["client"] = name
+        if takes_parts:
+            offer["parts"] = True
         self.hello = json_frame(FrameType.HELLO, strict_json.dumps(offer))
         """The frame to send first."""
         self._hashed = b""

@@ -11,15 +11,21 @@ import gguf_files
 from conftest import Server, start_server
 
 MODEL = "tiny"
+LONG = "long"
+"""A model whose answers may take minutes."""
+LONG_TOKENS = 60_000
 
 
 @pytest.fixture(scope="session")
 def llm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a folder of models: chat, chat without a template, embedding."""
+    """Write a folder of models: two for chats, one without a template, one for embeddings."""
     folder = tmp_path_factory.mktemp("models")
     gguf_files.write_tiny(folder / f"{MODEL}.gguf")
     gguf_files.write_tiny(folder / "plain.gguf", tokenizer__chat_template=None)
     gguf_files.write_tiny(folder / "embedder.gguf", llama__pooling_type=1)
+    (folder / LONG).mkdir()
+    gguf_files.write_tiny(folder / LONG / "m.gguf", llama__context_length=65_536)
+    (folder / LONG / "model.toml").write_text("[generation]\ncontext = 65536\n")
     return folder
 
 

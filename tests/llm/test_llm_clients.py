@@ -22,21 +22,6 @@ def socket_url(server: Server) -> str:
     return f"socket://127.0.0.1:{server.socket_port}"
 
 
-def test_http_streams_pieces_and_the_socket_sends_the_same_text(
-    llm_server: Server,
-) -> None:
-    with Client(llm_server.url, llm_server.token) as client:
-        with client.chat("tiny", "Hello", **FIELDS) as stream:
-            pieces = list(stream)
-        assert len(pieces) > 1
-        assert stream.finish_reason == "length"
-        assert stream.usage["completion_tokens"] == 8
-    with Client(socket_url(llm_server), llm_server.token) as client:
-        whole = client.chat("tiny", "Hello", **FIELDS)
-        assert whole.text() == "".join(pieces)
-        assert whole.finish_reason == "length"
-
-
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_errors_have_our_codes(llm_server: Server, transport: str) -> None:
     url = llm_server.url if transport == "http" else socket_url(llm_server)

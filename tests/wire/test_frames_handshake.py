@@ -52,7 +52,11 @@ def client_of(vector: Vector) -> ClientHandshake:
     facts = vector.facts
     nonce = bytes.fromhex(facts["client_nonce"])
     client = ClientHandshake(
-        key(facts["client_key"]), nonce, facts["client_max_frame"], facts["client_name"]
+        key(facts["client_key"]),
+        nonce,
+        facts["client_max_frame"],
+        facts["client_name"],
+        takes_parts=facts.get("client_parts", False),
     )
     if facts.get("byte_exact"):
         assert client.hello.hex() == facts["hello"]
@@ -81,6 +85,7 @@ def test_the_server_accepts_a_valid_client(vector: Vector) -> None:
     ready = server.answer_auth(frame(vector, "AUTH"))
     assert ready.hex() == vector.facts["ready"]
     assert server.client_max_frame == vector.facts["client_max_frame"]
+    assert server.client_takes_parts is vector.facts.get("client_parts", False)
 
 
 @pytest.mark.parametrize("vector", GOOD, ids=str)

@@ -88,6 +88,8 @@ def frames(draw: st.DrawFn) -> Frame:
             kind, request_id, draw(u32), ext=ext, json_length=len(body), body=body
         )
     json_length = draw(st.integers(0, len(body)))
+    if kind is FrameType.PART:
+        return Frame(kind, draw(ids), json_length=json_length, body=body)
     if kind is FrameType.RESPONSE:
         return Frame(
             kind, draw(ids), draw(st.integers(200, 599)), b"", ext, json_length, body

@@ -28,6 +28,7 @@ OPPOSITE = {
     "READY": "client",
     "REQUEST": "server",
     "RESPONSE": "client",
+    "PART": "client",
     "CANCEL": "server",
     "PING": "server",
     "PONG": "client",
@@ -40,7 +41,7 @@ ONLY_JSON = ("HELLO", "CHALLENGE", "AUTH", "READY", "GOAWAY", "ERROR")
 def frame(kind: str, **changes: Any) -> bytes:
     """A good frame of a type, with changes."""
     usual: dict[str, Any] = {"body": BODY} if kind in ONLY_JSON else {}
-    if kind in ("REQUEST", "RESPONSE", "CANCEL"):
+    if kind in ("REQUEST", "RESPONSE", "PART", "CANCEL"):
         usual["request_id"] = 1
     if kind == "REQUEST":
         usual["target"] = LIVE.encode()
@@ -177,7 +178,7 @@ def types() -> list[Vector]:
     for number, receiver in (
         (0x00, "server"),
         (0x05, "server"),
-        (0x12, "client"),
+        (0x13, "client"),
         (0x21, "server"),
         (0x32, "client"),
         (0x42, "client"),
@@ -234,7 +235,7 @@ def fields() -> list[Vector]:
             raw_frame(0x80, flags=1),
         ),
     ]
-    for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "CANCEL"):
+    for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "PART", "CANCEL"):
         found.append(
             bad(
                 f"arg_{kind.lower()}",
@@ -327,6 +328,7 @@ def lengths() -> list[Vector]:
         "AUTH",
         "READY",
         "RESPONSE",
+        "PART",
         "CANCEL",
         "PING",
         "PONG",
@@ -342,7 +344,17 @@ def lengths() -> list[Vector]:
                 target=b"x",
             )
         )
-    for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "CANCEL", "PING", "PONG"):
+    without_extensions = (
+        "HELLO",
+        "CHALLENGE",
+        "AUTH",
+        "READY",
+        "PART",
+        "CANCEL",
+        "PING",
+        "PONG",
+    )
+    for kind in without_extensions:
         text = f"{kind} has no extensions."
         found.append(
             bad(
@@ -407,7 +419,7 @@ def lengths() -> list[Vector]:
 def ids() -> list[Vector]:
     """request_id where it must be, must not be, or must increase."""
     found = []
-    for kind in ("REQUEST", "RESPONSE", "CANCEL"):
+    for kind in ("REQUEST", "RESPONSE", "PART", "CANCEL"):
         text = f"{kind} belongs to a request."
         found.append(
             bad(
@@ -504,8 +516,9 @@ def states() -> list[Vector]:
     )
     wrong("server", "AUTH", "HELLO", "READY", "REQUEST", "RESPONSE", "PING")
     wrong("client", "CHALLENGE", "HELLO", "READY", "RESPONSE", "PING", "GOAWAY")
-    wrong("client", "READY", "CHALLENGE", "AUTH", "RESPONSE", "PONG", "GOAWAY")
+    wrong("client", "READY", "CHALLENGE", "AUTH", "RESPONSE", "PART", "PONG", "GOAWAY")
     wrong("server", None, "HELLO", "CHALLENGE", "AUTH", "READY", "RESPONSE", "GOAWAY")
+    wrong("server", None, "PART")
     wrong("client", None, "HELLO", "CHALLENGE", "AUTH", "READY", "REQUEST", "CANCEL")
     for receiver, awaits in (("server", "HELLO"), ("client", "READY")):
         text = "Before READY nothing is skipped."
@@ -585,6 +598,13 @@ def sizes() -> list[Vector]:
             "2^31 bytes.",
             "client",
             frame("RESPONSE", body_length=2**31, json_length=2**31),
+        ),
+        large(
+            "part",
+            "A part keeps the client's limit, too.",
+            "client",
+            frame("PART", body_length=4097, **over),
+            max_body=4096,
         ),
         large("hello", "4,097 bytes with the header.", "server", hello, awaits="HELLO"),
         large(

@@ -78,6 +78,7 @@ def vectors() -> list[Vector]:
         *bodies(),
         *request_extensions(),
         *responses(),
+        *parts(),
         *control(),
         *streams(),
         *skipped(),
@@ -327,6 +328,65 @@ def request_extensions() -> list[Vector]:
             "ext_many",
             "254 unknown extensions of different tags.",
             *[(tag, b"") for tag in range(256) if tag not in (1, 2)],
+        ),
+    ]
+
+
+def part(request_id: int, body: bytes) -> Piece:
+    """A PART with some bytes of an answer."""
+    return Piece("PART", request_id, body=body, json_length=0)
+
+
+def parts() -> list[Vector]:
+    """PART frames."""
+    limit = 4096
+    hello = b'data: {"choices":[{"delta":{"content":"Hello"}}]}\n\n'
+    end = Piece(
+        "RESPONSE",
+        1,
+        200,
+        ext=[(CONTENT_TYPE, b"text/event-stream")],
+        body=b"data: [DONE]\n\n",
+        json_length=0,
+    )
+
+    def client(
+        name: str, description: str, *pieces: Piece, most: int | None = None
+    ) -> Vector:
+        more = {"max_body": most} if most else {}
+        return frames_vector(name, description, "part", "client", list(pieces), **more)
+
+    return [
+        client("part", "Some bytes of an answer.", part(1, hello)),
+        client("part_empty", "A part may be empty.", part(1, b"")),
+        client("part_id_largest", "A part of request 2^32-1.", part(MAX_U32, hello)),
+        client(
+            "part_at_limit",
+            "As long as the client's max_frame.",
+            part(1, bytes(limit)),
+            most=limit,
+        ),
+        client(
+            "parts_and_response",
+            "The answer's body is that of both parts and of the RESPONSE.",
+            part(1, hello[:20]),
+            part(1, hello[20:]),
+            end,
+        ),
+        client(
+            "parts_and_error",
+            "The status is not 200, so the answer is incomplete.",
+            part(1, hello),
+            failed(1, 499, "CANCELLED", "the client cancelled the request"),
+        ),
+        client(
+            "parts_of_two_requests",
+            "Parts and responses of other requests may come between parts.",
+            part(1, hello),
+            part(2, hello),
+            ok(3),
+            part(1, hello),
+            end,
         ),
     ]
 
@@ -648,6 +708,7 @@ def streams() -> list[Vector]:
                 Piece("PING", 0, 1),
                 GOLDEN_RESPONSE,
                 Piece("GOAWAY", 3, 2),
+                part(3, b"{"),
                 ok(3),
                 Piece("ERROR", 0, 13),
             ],

@@ -64,6 +64,7 @@ class Talk:
     ready: bytes | None = None
     limits: dict[str, Any] = field(default_factory=lambda: dict(LIMITS))
     client_name: str = ""
+    client_parts: bool = False
     client_max_frame: int = DEFAULT_MAX_BODY
 
     def bodies(self) -> dict[str, bytes]:
@@ -117,6 +118,8 @@ class Talk:
             "client_name": self.client_name,
             "limits": self.limits,
         }
+        if self.client_parts:
+            facts["client_parts"] = True
         facts |= {name.lower(): data.hex() for name, data in frames.items()}
         if until != "HELLO":
             facts["transcript"] = self.transcript(bodies["CHALLENGE"]).hex()
@@ -237,6 +240,17 @@ def accepted() -> list[Vector]:
                 hello=compact(OFFER | {"client": "camera/2.1"}),
                 client_name="camera/2.1",
             ),
+        ),
+        good(
+            "with_parts",
+            "The client accepts PART frames.",
+            Talk(hello=compact(OFFER | {"parts": True}), client_parts=True),
+        ),
+        good(
+            "parts_other_values",
+            "Only true offers PART frames; any other value is ignored.",
+            Talk(hello=compact(OFFER | {"parts": 1})),
+            exact=False,
         ),
         good(
             "largest_limits",

@@ -22,6 +22,7 @@ TYPES = {
     "READY": 0x04,
     "REQUEST": 0x10,
     "RESPONSE": 0x11,
+    "PART": 0x12,
     "CANCEL": 0x20,
     "PING": 0x30,
     "PONG": 0x31,

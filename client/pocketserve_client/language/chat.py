@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ from pocketserve_client.errors import (
     NotOurServerError,
     ServerError,
 )
-from pocketserve_client.socket import SocketTransport
-from pocketserve_client.transport import Answer, Request
+from pocketserve_client.language.streams import AnswerLines
+from pocketserve_client.transport import Request
 from pocketserve_wire import strict_json
 
 if TYPE_CHECKING:
@@ -31,21 +32,24 @@ Messages = str | Sequence[Mapping[str, Any]]
 class ChatStream(Iterator[str]):
     """The pieces of a chat's answer, as they come; a context that ends the answer.
 
-    Over the socket protocol the whole text comes as one piece.
-
     Attributes:
         finish_reason: ``stop``, ``length`` or ``tool_calls``, once the answer has ended.
         usage: counts of tokens, once the answer has ended.
     """
 
-    def __init__(self, lines: Iterator[bytes] | None, whole: Answer | None) -> None:
+    def __init__(self, lines: AnswerLines) -> None:
         self.finish_reason: str | None = None
         self.usage: Mapping[str, Any] = {}
         self._lines = lines
-        self._pieces = self._read(lines) if lines is not None else self._parse(whole)
+        self._pieces: deque[str] = deque()
+        self._has_ended = False
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        while not self._pieces:
+            if self._has_ended:
+                raise StopIteration
+            self._read_line()
+        return self._pieces.popleft()
 
     def __enter__(self) -> ChatStream:
         return self
@@ -54,40 +58,41 @@ class ChatStream(Iterator[str]):
         self.close()
 
     def close(self) -> None:
-        """End the answer; the model stops."""
-        close = getattr(self._lines, "close", None)
-        if close is not None:
-            close()
+        """End the answer; the model stops. Any thread may call this."""
+        self._has_ended = True
+        self._lines.close()
 
     def text(self) -> str:
         """Return the rest of the answer."""
         return "".join(self)
 
-    def _read(self, lines: Iterator[bytes]) -> Iterator[str]:
-        for line in lines:
-            if not line.startswith(_PREFIX):
-                continue
-            data = line[len(_PREFIX) :].strip()
-            if data == _DONE:
-                return
-            event = _event(data)
-            if "error" in event:
-                raise _fault(event["error"])
-            yield from self._piece(event, "delta")
-        raise ConnectionLostError("the server ended in the middle of an answer")
+    def _read_line(self) -> None:
+        line = next(self._lines, None)
+        if line is None:
+            if not self._has_ended:
+                text = "the server ended in the middle of an answer"
+                raise ConnectionLostError(text)
+            return
+        if not line.startswith(_PREFIX):
+            return
+        data = line[len(_PREFIX) :].strip()
+        if data == _DONE:
+            self._has_ended = True
+            return
+        event = _event(data)
+        if "error" in event:
+            raise _fault(event["error"])
+        self._add(event)
 
-    def _parse(self, answer: Answer | None) -> Iterator[str]:
-        if answer is not None:
-            yield from self._piece(_event(bytes(answer.body)), "message")
-
-    def _piece(self, event: Mapping[str, Any], member: str) -> Iterator[str]:
+    def _add(self, event: Mapping[str, Any]) -> None:
+        """Keep what an event adds to the answer."""
         if event.get("usage"):
             self.usage = event["usage"]
         for choice in event.get("choices") or ():
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
-            text = choice.get(member, {}).get("content")
+            text = choice.get("delta", {}).get("content")
             if text:
-                yield text
+                self._pieces.append(text)
 
 
 def start_chat(
@@ -102,13 +107,9 @@ def start_chat(
         messages = [{"role": "user", "content": messages}]
     body = {"model": model, "messages": [dict(message) for message in messages]}
     seconds = CHAT_TIMEOUT_S if timeout is None else timeout
-    if isinstance(sender.transport, SocketTransport):
-        request = _request({**body, **fields}, seconds)
-        return ChatStream(None, sender.send(request))
     options = {"include_usage": True}
     streamed = {**body, **fields, "stream": True, "stream_options": options}
-    lines = sender.stream(_request(streamed, seconds))
-    return ChatStream(lines, None)
+    return ChatStream(sender.stream(_request(streamed, seconds)))
 
 
 def _fault(error: Any) -> ServerError:

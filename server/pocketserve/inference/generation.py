@@ -108,7 +108,8 @@ class GenerationOperation:
             ApiError: for every fault of the request or of the engine.
         """
         payload = self._payload
-        deadline = time.monotonic() + self._time_limit(session)
+        deadline = self._deadline(session)
+        self._check()  # the client may have left while the request was in the queue
         try:
             if payload.path == EMBEDDINGS:
                 events = [self._embed(session, deadline)]
@@ -147,11 +148,12 @@ class GenerationOperation:
             per_input=[predictions],
         )
 
-    def _time_limit(self, session: LlmSession) -> float:
-        limit = session.options.timeout
-        if self._payload.timeout_s is not None:
-            limit = min(limit, self._payload.timeout_s)
-        return limit
+    def _deadline(self, session: LlmSession) -> float:
+        """Return the monotonic time by which the answer must be complete."""
+        deadline = time.monotonic() + session.options.timeout
+        if self._payload.deadline is not None:
+            deadline = min(deadline, self._payload.deadline)
+        return deadline
 
     def _embed(self, session: LlmSession, deadline: float) -> Mapping[str, Any]:
         def ask(text: str) -> Any:

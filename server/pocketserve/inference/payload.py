@@ -92,14 +92,15 @@ class GenerationPayload(NamedTuple):
         body: the checked request, in the engine's form.
         on_event: takes each part of the answer as soon as it is there, on the thread
             that runs the model; it may raise ``ApiError`` to end the answer.
-        timeout_s: seconds that the answer may take; None is the model's default.
+        deadline: monotonic time by which the client wants the whole answer; None if it
+            names none. The model's own limit counts in any case.
         on_wait: called on that thread every second without a part; may raise, too.
     """
 
     path: str
     body: Mapping[str, Any]
     on_event: Callable[[Mapping[str, Any]], None] | None = None
-    timeout_s: float | None = None
+    deadline: float | None = None
     on_wait: Callable[[], None] | None = None
 
 

@@ -19,7 +19,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.api.openai.fields import EMBEDDING_FIELDS, read_fields
-from pocketserve.api.openai.generate import request_of_model, time_limit
+from pocketserve.api.openai.generate import answer_deadline, request_of_model
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.generation import Generation
 from pocketserve.inference.payload import (
@@ -42,12 +42,12 @@ def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
     fields = read_fields(content, EMBEDDING_FIELDS, ("model", "input"))
     model, texts = fields["model"], fields["input"]
     waiting = waiting_parameters(request)
-    limit = time_limit(waiting)
+    deadline = answer_deadline(request, waiting)
     check = None if request.parts is None else request.parts.check
     return inference_call(
         service,
         request_of_model(request, model),
-        _payload(service, model, texts, limit, check),
+        _payload(service, model, texts, deadline, check),
         waiting,
         partial(_respond, fields),
     )
@@ -57,7 +57,7 @@ def _payload(
     service: Service,
     model: str,
     texts: Sequence[str],
-    limit: float | None,
+    deadline: float | None,
     check: Callable[[], None] | None,
 ) -> Payload:
     """Return the texts for an engine, or for the task of another embedding model."""
@@ -65,7 +65,7 @@ def _payload(
     version = entry.versions.get(service.default_of(entry))
     if version is not None and version.format.name == "gguf":
         body = {"input": texts}
-        return GenerationPayload(EMBEDDINGS, body, None, limit, check)
+        return GenerationPayload(EMBEDDINGS, body, None, deadline, check)
     raw = memoryview(strict_json.dumps(texts))
     return RawPayload(raw, AnswerOptions(), Hints(JSON))
 

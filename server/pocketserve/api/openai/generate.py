@@ -75,17 +75,25 @@ def _generate(
         path,
         body,
         on_event=partial(_send, request, bool(body.get("stream")), answer),
-        timeout_s=time_limit(waiting),
+        deadline=answer_deadline(request, waiting),
         on_wait=None if request.parts is None else request.parts.check,
     )
     of_model = request_of_model(request, fields["model"])
     return inference_call(service, of_model, payload, waiting, answer.respond)
 
 
-def time_limit(waiting: Mapping[str, Any]) -> float | None:
-    """Return the seconds that the client allows for an answer; None if it names none."""
+def answer_deadline(request: ApiRequest, waiting: Mapping[str, Any]) -> float | None:
+    """Return the monotonic time by which the client wants the whole answer.
+
+    None if it names none.
+    """
+    deadline = request.deadline
     timeout_us = waiting.get("timeout")
-    return timeout_us / 1e6 if timeout_us else None
+    if not timeout_us:
+        return deadline
+    arrived = request.received or time.monotonic()
+    named: float = arrived + timeout_us / 1e6
+    return named if deadline is None else min(named, deadline)
 
 
 def request_of_model(request: ApiRequest, model: str) -> ApiRequest:

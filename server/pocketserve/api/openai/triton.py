@@ -25,7 +25,7 @@ from pocketserve.api.openai.fields import (
     check_small_object,
     read_fields,
 )
-from pocketserve.api.openai.generate import COMPLETIONS, time_limit
+from pocketserve.api.openai.generate import COMPLETIONS, answer_deadline
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.generation import Generation, texts_of
 from pocketserve.inference.payload import GenerationPayload
@@ -77,7 +77,7 @@ def _call(
         COMPLETIONS,
         body,
         on_event=send,
-        timeout_s=time_limit(waiting),
+        deadline=answer_deadline(request, waiting),
         on_wait=None if request.parts is None else request.parts.check,
     )
     respond = partial(_end_stream if streams else _respond, head)

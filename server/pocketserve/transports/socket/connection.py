@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pocketserve.api.messages import ApiResponse
 from pocketserve.transports.socket.frame_reader import END, QUIET, FrameReader
@@ -27,17 +27,30 @@ from pocketserve.transports.socket.requests import Exchange, encode
 from pocketserve.transports.socket.writer import FrameWriter
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError, GoAwayReason
-from pocketserve_wire.frames import Frame, FrameType, encode_frame, json_frame
+from pocketserve_wire.frames import (
+    HEADER,
+    HEADER_BYTES,
+    MARK,
+    Frame,
+    FrameType,
+    encode_frame,
+    json_frame,
+)
 
 if TYPE_CHECKING:
     from pocketserve.auth.app_tokens import AppToken
+    from pocketserve.engine.scheduling.cancellation import Cancellation
     from pocketserve.transports.socket.server import SocketServer
     from pocketserve_wire.frame_decoder import FrameDecoder
 
 log = logging.getLogger(__name__)
 
+GONE_CHECK_S: Final = 1.0
+"""Seconds between two frames that find out whether a half-closed client has gone."""
+
 _RESET = struct.pack("ii", 1, 0)
 _REQUEST = int(FrameType.REQUEST)
+_PART = int(FrameType.PART)
 
 
 class ConnectionState(Enum):
@@ -66,6 +79,7 @@ class Connection:
         decoder: the handshake's; it may have bytes of the first request.
         client_max_frame: bytes of the largest body that the client accepts.
         app: the client's app token; None for the installation's own.
+        takes_parts: the client accepts PART frames.
     """
 
     def __init__(
@@ -75,14 +89,17 @@ class Connection:
         decoder: FrameDecoder,
         client_max_frame: int,
         app: AppToken | None = None,
+        *,
+        takes_parts: bool = False,
     ) -> None:
         self.app = app
+        self.takes_parts = takes_parts
+        self.client_max_frame = client_max_frame
         self.service = server.service
         self.execute = server.workers.execute
         self.descriptor = connection.fileno()
         self._server = server
         self._socket = connection
-        self._client_max_frame = client_max_frame
         limits, apps = server.limits, server.apps
         access = None
         if app is not None and apps is not None:
@@ -101,6 +118,7 @@ class Connection:
         )
         self._lock = threading.Lock()
         self._state = _OPEN
+        self._watches_end = False
         self._released = False  # the event loop waits for bytes instead of a reader
 
     # Reading
@@ -174,7 +192,7 @@ class Connection:
         if refusal is not None:
             self._writer.post(
                 *encode(
-                    frame.request_id, exchange.refuse(refusal), self._client_max_frame
+                    frame.request_id, exchange.refuse(refusal), self.client_max_frame
                 )
             )
             return True
@@ -248,11 +266,24 @@ class Connection:
             if not exchange.reads and exchange.thread == threading.get_ident():
                 exchange.reads = self._acquire_reader()
             self._inflight.make_room(frame)
-        self._writer.post(*encode(frame.request_id, answer, self._client_max_frame))
+        self._writer.post(*encode(frame.request_id, answer, self.client_max_frame))
         self._inflight.remove(frame.request_id)
         # Without the lock: every change of the state checks the requests in flight afterwards.
         if self._released or self._state is not _OPEN:
             self._after_answer()
+
+    def send_part(
+        self, request_id: int, data: bytes, cancellation: Cancellation
+    ) -> bool:
+        """Send a part of an answer once the client has read what was sent before.
+
+        Return False if the request was cancelled or the connection ends.
+        """
+        size = len(data)
+        head = HEADER.pack(MARK, _PART, 0, request_id, 0, 0, 0, 0, size)
+        return self._writer.post_when_idle(
+            [head, data], HEADER_BYTES + size, lambda: cancellation.cancelled
+        )
 
     def _after_answer(self) -> None:
         """Close after the last response, or wait for the next request."""
@@ -286,6 +317,9 @@ class Connection:
 
     def on_time(self) -> None:
         """Close the connection: nothing came for too long."""
+        if self._state is ConnectionState.HALF_CLOSED:
+            self._check_gone()
+            return
         with self._lock:
             late = self._reader.ends is not None
             if (
@@ -343,9 +377,38 @@ class Connection:
                 self.descriptor
             )  # and hear of it when the rest breaks
             ends = self._may_end()
+            self._set_gone_check()
         if ends:
             self._writer.finish()
         return None
+
+    def watch_end(self) -> None:
+        """Find out from now on whether a half-closed client has gone."""
+        with self._lock:
+            self._watches_end = True
+            if self._state is ConnectionState.HALF_CLOSED:
+                self._set_gone_check()
+
+    def _set_gone_check(self) -> None:
+        """Set the time of the next check of a half-closed client.
+
+        Requires the lock.
+        """
+        if self._watches_end and len(self._inflight):
+            due_at = time.monotonic() + GONE_CHECK_S
+            self._server.event_loop.set_timer(self, due_at)
+
+    def _check_gone(self) -> None:
+        """Send a PING, which the system rejects if the client has gone.
+
+        A client that closed everything looks like one that only sends nothing more.
+        """
+        with self._lock:
+            if self._state is not ConnectionState.HALF_CLOSED:
+                return
+            self._set_gone_check()
+        ping = encode_frame(Frame(FrameType.PING))
+        self._writer.post([ping], len(ping), urgent=True)
 
     def _may_end(self) -> bool:
         """Return whether to close now, once.

@@ -126,6 +126,7 @@ class HandshakeConnection:
             self._decoder,
             shake.client_max_frame,
             shake.owner,
+            takes_parts=shake.client_takes_parts,
         )
         self._server.register(connection)
 

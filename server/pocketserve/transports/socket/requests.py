@@ -33,6 +33,7 @@ from pocketserve_wire.frames import (
 if TYPE_CHECKING:
     from pocketserve.engine.scheduling.entries import Job
     from pocketserve.transports.socket.connection import Connection
+    from pocketserve.transports.socket.part_sink import SocketParts
 
 RESPONSE: Final = int(FrameType.RESPONSE)
 Chunk = bytes | memoryview
@@ -56,6 +57,7 @@ class Exchange(ApiRequest):
     __slots__ = ("_connection", "_fault", "_head", "_route", "frame", "reads", "thread")
 
     cancellation: Cancellation
+    parts: SocketParts | None
     received: float
     _route: Route | None
 
@@ -104,8 +106,19 @@ class Exchange(ApiRequest):
             if route.binary_tensors and frame.json_length != len(body)
             else None
         )
+        if route.streams:
+            connection.watch_end()
+        if route.streams and connection.takes_parts:
+            self.parts = self._open_parts()
         self.deadline = self.received + frame.arg / 1000 if frame.arg else None
         return dispatch.start_request(connection.service, route, self, self.done)
+
+    def _open_parts(self) -> SocketParts:
+        """Return the sink for parts of the answer."""
+        # Imported late: few requests are answered in parts.
+        from pocketserve.transports.socket.part_sink import SocketParts
+
+        return SocketParts(self._connection, self.frame.request_id, self.cancellation)
 
     def done(self, answer: ApiResponse) -> None:
         """Count the answer, and send it."""
@@ -121,6 +134,9 @@ class Exchange(ApiRequest):
         return answer
 
     def _count(self, answer: ApiResponse) -> None:
+        size = sum(map(len, answer.chunks))
+        if self.parts is not None:
+            size += self.parts.size
         traffic = self._connection.service.traffic
         traffic.count("socket", self._route, answer.status)
         if traffic.log_request is not None:
@@ -133,7 +149,7 @@ class Exchange(ApiRequest):
                 answer.status,
                 started=self.received,
                 bytes_in=len(self.frame.body),
-                bytes_out=sum(map(len, answer.chunks)),
+                bytes_out=size,
                 ids={"id": self.client_id},
             )
 

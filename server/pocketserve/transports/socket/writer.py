@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 MAX_WAITING: Final = 1024
 """Frames that may wait behind the one being written: a peer that only asks and never reads."""
 
+CHECK_S: Final = 0.25
+"""Seconds between two checks whether a request that waits to be sent was cancelled."""
+
 Waiting = tuple[list[Chunk], int]
 
 _NOTHING: Final[Waiting] = ([], 0)
@@ -34,7 +37,8 @@ class FrameWriter:
 
     The first thread writes; others leave their frames to it.
 
-    No method waits for the peer: where its buffer is full, another thread writes the rest.
+    Only :meth:`post_when_idle` waits for the peer: where its buffer is full, another thread
+    writes the rest.
 
     Args:
         max_bytes: bytes that may wait behind the frame being written.
@@ -59,6 +63,7 @@ class FrameWriter:
         self._on_finished = on_finished
         self._on_broken = on_broken
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._busy = self._ending = self._ended = False
         self._urgent: deque[Waiting] = deque()
         self._waiting: deque[Waiting] = deque()
@@ -95,6 +100,29 @@ class FrameWriter:
         else:
             self._flush_elsewhere()
 
+    def post_when_idle(
+        self, chunks: list[Chunk], size: int, is_cancelled: Callable[[], bool]
+    ) -> bool:
+        """Send a frame after the client has read the frames before.
+
+        This waits for the peer, within the limits of a frame.
+
+        Args:
+            is_cancelled: returns whether the frame isn't needed any more.
+
+        Returns:
+            False if the frame was not sent: it isn't needed, or the connection ends.
+        """
+        with self._idle:
+            while self._busy and not self._ending:
+                if is_cancelled():
+                    return False
+                self._idle.wait(CHECK_S)
+            if self._ending:
+                return False
+        self.post(chunks, size)
+        return True
+
     @property
     def busy(self) -> bool:
         """Return whether something is being sent."""
@@ -109,6 +137,7 @@ class FrameWriter:
             if self._ending:
                 return
             self._ending = True
+            self._idle.notify_all()
             if drop_waiting:
                 self._waiting.clear()
                 self._urgent.clear()
@@ -193,6 +222,7 @@ class FrameWriter:
                 self._frames += 1
                 return True
             self._busy = False
+            self._idle.notify_all()
             if not self._ending or self._ended:
                 return False
             self._ended = True
@@ -204,6 +234,7 @@ class FrameWriter:
     def _end(self, callback: Callable[[], None]) -> None:
         with self._lock:
             self._ending = True
+            self._idle.notify_all()
             self._waiting.clear()
             self._urgent.clear()
             self._rest = _NOTHING
