@@ -18,7 +18,7 @@ from waitress.buffers import ReadOnlyFileBasedBuffer
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.server import TcpWSGIServer
-from waitress.task import ErrorTask, Task, ThreadedTaskDispatcher, WSGITask
+from waitress.task import ErrorTask, Task, WSGITask
 from waitress.trigger import trigger
 
 from places import ROOT
@@ -32,8 +32,8 @@ ATTRIBUTES: dict[type, str] = {
     HTTPChannel: """
         _flush_exception _flush_some adj close_when_flushed connected error_task_class
         handle_close handle_read handle_write outbuf_lock parser_class readable received
-        request requests server service task_class total_outbufs_len will_close
-        write_soon
+        request requests requests_lock send server service task_class
+        total_outbufs_len will_close writable write_soon
     """,
     TcpWSGIServer: """
         _map accept accepting active_channels add_task adj asyncore channel_class close
@@ -43,11 +43,8 @@ ATTRIBUTES: dict[type, str] = {
     ErrorTask: "execute",
     Task: """
         build_response_header channel complete content_bytes_written content_length
-        has_body request response_headers set_close_on_finish status wrote_header
-    """,
-    ThreadedTaskDispatcher: """
-        active_count add_task lock queue set_thread_count shutdown start_new_thread
-        threads
+        has_body request response_headers set_close_on_finish start_time status version
+        wrote_header
     """,
     ReadOnlyFileBasedBuffer: "close get skip",
     trigger: "pull_trigger trigger",

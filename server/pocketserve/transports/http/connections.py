@@ -306,11 +306,25 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.server.wake()
 
     def write_soon(self, data: bytes | MemoryBuffer) -> int:
-        # The I/O loop sends what the system didn't take.
-        count: int = super().write_soon(data)
+        """Send what the system takes now; the I/O loop sends the rest."""
+        # waitress would put small parts into a buffer first.
+        rest = self._send_now(data) if isinstance(data, bytes) else data
+        if len(rest):
+            super().write_soon(rest)
         if self.writable():
             self.server.wake()
-        return count
+        return len(data)
+
+    def _send_now(self, data: bytes) -> bytes:
+        """Return what the system didn't take."""
+        with self.outbuf_lock:
+            if self.total_outbufs_len or not self.connected:
+                return data
+            try:
+                sent: int = self.send(data, do_close=False)
+            except OSError:  # so will the next attempt, which closes the connection
+                return data
+        return data[sent:]
 
     def _flush_some(self, do_close: bool = True) -> bool:
         # To see whether the client makes progress.

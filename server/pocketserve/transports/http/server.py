@@ -27,7 +27,7 @@ from pocketserve.transports.http.connections import (
     Channel,
     HttpTimeouts,
 )
-from pocketserve.transports.http.task import GrowingDispatcher
+from pocketserve.transports.http.task import IDENT, GrowingDispatcher
 from pocketserve.transports.http.wsgi import WsgiApp
 from pocketserve.transports.listener import affordable, listen
 from pocketserve_wire import limits
@@ -71,7 +71,7 @@ def _adjustments(listener: socket.socket, config: Config, guard: Guard) -> _Adju
         asyncore_use_poll=True,
         # Nothing reads these headers, and the check would cost each request a call.
         clear_untrusted_proxy_headers=False,
-        ident="pocketserve",
+        ident=IDENT,
         expose_tracebacks=False,
     )
     adjustments.guard = guard  # waitress passes nothing else to its parsers

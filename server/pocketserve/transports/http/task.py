@@ -1,19 +1,32 @@
-"""waitress's worker threads, and the tasks that send responses."""
+"""Worker threads, and the tasks with which waitress sends responses."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from operator import itemgetter
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
-from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
+from waitress.task import ErrorTask, WSGITask
+from waitress.utilities import build_http_date
 
 from pocketserve.api.messages import error_response
 from pocketserve.transports.http.body import MAX_JOINED, MemoryBuffer
 from pocketserve.transports.http.wsgi import LINE_END, OWNER_KEY, status_line
 from pocketserve.transports.request_log import read_request_id
 from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.transports.http.connections import Channel
+
+log = logging.getLogger(__name__)
+
+IDENT = "pocketserve"
+"""The value of the header ``Server``."""
 
 _CODES = {
     400: ErrorCode.INVALID_REQUEST,
@@ -22,6 +35,12 @@ _CODES = {
     501: ErrorCode.NOT_IMPLEMENTED,
     505: ErrorCode.NOT_IMPLEMENTED,
 }
+
+
+@functools.cache
+def _capitalized(name: str) -> str:
+    """Return a header's name as waitress sends it."""
+    return "-".join(part.capitalize() for part in name.split("-"))
 
 
 class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
@@ -37,6 +56,31 @@ class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
         environ: dict[str, Any] = super().get_environment()
         environ[OWNER_KEY] = self.request.owner
         return environ
+
+    def build_response_header(self) -> bytes:
+        """Return the header that waitress would build, in fewer steps.
+
+        waitress builds the headers that close a connection or have no length.
+        """
+        connection = self.request.headers.get("CONNECTION", "").lower()
+        closes = self.version != "1.1" or connection == "close"
+        if closes or self.content_length is None or not self.has_body:
+            header: bytes = super().build_response_header()
+            return header
+        headers = [
+            ("Server", IDENT),
+            ("Date", build_http_date(self.start_time)),
+            ("Content-Length", str(self.content_length)),
+        ]
+        for name, value in self.response_headers:
+            if name != "Content-Length":
+                headers.append((_capitalized(name), value))
+        headers.sort(key=itemgetter(0))
+        lines = [f"HTTP/1.1 {self.status}"]
+        for name, value in headers:
+            lines.append(f"{name}: {value}")
+        lines.append("\r\n")
+        return "\r\n".join(lines).encode("latin-1")
 
     def write(self, data: bytes | memoryview) -> None:
         left = -1
@@ -114,30 +158,71 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
         )
 
 
-class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
-    """A thread pool that starts threads on demand.
+class GrowingDispatcher:
+    """A thread pool that starts threads on demand, in place of waitress's.
 
     An idle server holds the memory of few threads.
     """
 
     def __init__(self, max_threads: int) -> None:
-        super().__init__()
         self._max_threads = max_threads
-        self.set_thread_count(1)
+        self._tasks: SimpleQueue[Channel | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._spare = 0  # idle threads, less the tasks that wait for one
+        self._start_thread()
 
-    def add_task(self, task: Any) -> None:
-        with self.lock:
-            idle = len(self.threads) - self.active_count
-            grow = len(self.queue) >= idle and len(self.threads) < self._max_threads
-        if grow:
+    def add_task(self, task: Channel) -> None:
+        """Run a connection's next request on some thread soon."""
+        with self._lock:
+            self._spare -= 1
+            grows = self._spare < 0 and len(self._threads) < self._max_threads
+        if grows:
             # Without a free thread in the system, the others do the work.
             with contextlib.suppress(RuntimeError):
-                self.set_thread_count(len(self.threads) + 1)
-        super().add_task(task)
+                self._start_thread()
+        self._tasks.put(task)
 
-    def start_new_thread(self, target: Callable[..., None], thread_no: int) -> None:
-        try:
-            super().start_new_thread(target, thread_no)
-        except RuntimeError:
-            self.threads.discard(thread_no)  # waitress counts it before it exists
-            raise
+    def _start_thread(self) -> None:
+        number = len(self._threads)
+        thread = threading.Thread(
+            target=self._work, name=f"waitress-{number}", daemon=True
+        )
+        thread.start()
+        with self._lock:
+            self._threads.append(thread)
+            self._spare += 1
+
+    def _work(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if task is None:
+                return
+            try:
+                task.service()
+            except BaseException:
+                log.exception("unexpected error while answering a request")
+            task = None  # an idle thread keeps no connection
+            with self._lock:
+                self._spare += 1
+
+    def shutdown(self, cancel_pending: bool = True, timeout: float = 5) -> bool:
+        """End all threads; cancel the tasks that wait.
+
+        waitress closes connections in the same way.
+        """
+        deadline = time.monotonic() + timeout
+        if cancel_pending:
+            self._cancel_pending()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return cancel_pending
+
+    def _cancel_pending(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task.cancel()
