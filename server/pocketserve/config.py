@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pocketserve.auth.origins import PATTERN as ORIGIN
+from pocketserve.auth.origins import is_origin
 from pocketserve.messages import did_you_mean, near
 from pocketserve.system import binds_loopback
 from pocketserve_wire import limits
@@ -481,7 +481,7 @@ def _check(config: Config) -> None:
                 f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}"
             )
     for origin in config.allowed_origins:
-        if not ORIGIN.fullmatch(origin.lower()):
+        if not is_origin(origin):
             example = "http://localhost:5173, exactly as a browser sends it, without a path; never * or null"
             raise ConfigError(
                 f"allowed_origins must hold origins such as {example}; not {origin!r:.80}"

@@ -20,7 +20,7 @@ LOADS_ANEW = "its files changed, and are loaded in the background"
 PENDING = "pending: "
 """Start of the reason of a version that is to become the default, but is not loaded yet."""
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_ADDRESS = r" at 0x[0-9a-fA-F]+"
 
 
 def plural(number: int, singular: str, many: str = "") -> str:
@@ -53,7 +53,7 @@ def excerpt(text: object, maximum: int = 300) -> str:
 
     Addresses in memory are left out: they differ from run to run.
     """
-    line = _ADDRESS.sub("", " ".join(str(text).split()))
+    line = re.sub(_ADDRESS, "", " ".join(str(text).split()))
     if len(line) <= maximum:
         return line.rstrip(".: ")
     head, _, word = line[: maximum + 1].rpartition(" ")

@@ -70,7 +70,7 @@ def operation(
     handle: Any = SimpleNamespace(
         model=model, queue=ModelQueue([object()], 1), sequences=sequences
     )  # type: ignore[list-item]
-    return prepare_operation(handle, payload, options, None)[0]
+    return prepare_operation(handle, payload, options, None)
 
 
 ROWS = TensorPayload(

@@ -34,8 +34,8 @@ LOOK_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_DIGEST: Final = r"[0-9a-f]{64}"
 
 
 class AppTokenError(Exception):
@@ -109,7 +109,7 @@ def _token_of(entry: Any) -> AppToken:
         created=float(entry["created"]),
         expires=float(entry["expires"]),
     )
-    if not (NAME.fullmatch(token.name) and _DIGEST.fullmatch(token.sha256)):
+    if not (re.fullmatch(NAME, token.name) and re.fullmatch(_DIGEST, token.sha256)):
         raise ValueError("invalid name or hash")
     if not 0 <= token.created <= token.expires <= LATEST:
         raise ValueError("invalid dates")
@@ -124,7 +124,7 @@ def add_token(path: Path, name: str, seconds: float, now: float | None = None) -
     """
     import secrets  # late, because tokens are rarely created
 
-    if not NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise AppTokenError(
             "a token's name has letters, digits, dots, hyphens and underscores, "
             "64 at most"

@@ -33,7 +33,7 @@ PAGE = "/page"  # the client's name for a session of the page; not a valid app n
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 # Each opening of the page has its own name, which browsers resolve without DNS.
-_FRESH_ORIGIN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.localhost")
+_FRESH_ORIGIN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.localhost"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}")
 
 
@@ -136,7 +136,7 @@ class Guard:
     def _is_own_name(self, name: str) -> bool:
         if name in self._hosts or is_loopback(name):
             return True
-        return _FRESH_ORIGIN.fullmatch(name) is not None
+        return re.fullmatch(_FRESH_ORIGIN, name) is not None
 
     def check_source(
         self, host: str | None, origin: str | None, *, own_page: bool = False

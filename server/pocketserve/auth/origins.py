@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-PATTERN: Final = re.compile(
+_PATTERN: Final = (
     r"[a-z][a-z0-9+.-]{0,31}://(?:\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?"
 )
 """Scheme, host and optional port, as browsers send it; neither ``*`` nor ``null``."""
@@ -69,10 +69,15 @@ class AllowedOrigins:
         return headers
 
 
+def is_origin(text: str) -> bool:
+    """Return whether a setting can list this origin, in any case of letters."""
+    return re.fullmatch(_PATTERN, text.lower()) is not None
+
+
 def refusal_of_origin(origin: str) -> str:
     """Return the error message for a rejected origin."""
     text = "requests from web pages of another origin are refused"
-    if PATTERN.fullmatch(origin.lower()):
+    if is_origin(origin):
         return (
             f"{text}; to allow this one, start the server with "
             f"--allowed-origins {origin.lower()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
@@ -20,7 +20,6 @@ from pocketserve.inference.payload import (
 )
 from pocketserve.inference.tensor_operation import TensorOperation
 from pocketserve.runtimes.base import Session
-from pocketserve.tasks.base import Arrays
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -153,11 +152,12 @@ class InferenceCall(QueueEntry):
                 self.arrays = compiled.arrays(payload.body)
                 self.signature = compiled.signature
                 return
-        prepared = prepare_operation(handle, payload, self.options, budget)
-        self._operation, self.arrays = prepared
-        self.signature = self._operation.signature
-        if self._operation.step is not None:
-            self._enter_sequence(handle, self._operation.step)
+        operation = prepare_operation(handle, payload, self.options, budget)
+        self._operation = operation
+        self.arrays = operation.arrays
+        self.signature = operation.signature
+        if operation.step is not None:
+            self._enter_sequence(handle, operation.step)
 
     def _enter_sequence(self, handle: ModelHandle, step: SequenceStep) -> None:
         if handle.sequences is not None:
@@ -254,45 +254,31 @@ class InferenceCall(QueueEntry):
         self.handle.sequences.leave(step, sequence, self, failed=failed)
 
 
-class PreparedOperation(NamedTuple):
-    """An operation and its inputs.
-
-    Attributes:
-        arrays: by the session's names; None if they cannot be batched.
-    """
-
-    operation: Operation
-    arrays: Arrays | None
-
-
 def prepare_operation(
     handle: ModelHandle,
     payload: Payload,
     options: RequestOptions,
     budget: BytePool | None,
-) -> PreparedOperation:
+) -> TensorOperation | TaskOperation | GenerationOperation:
     """Check a request and return its operation.
 
     Raises:
         ApiError: the request is invalid.
     """
-    operation: TensorOperation | TaskOperation | GenerationOperation
     if isinstance(payload, EncodedPayload):
         decoded = TensorPayload(payload.template.read(payload.body))
-        operation = TensorOperation(handle, decoded, options, encoded=True)
-    elif isinstance(payload, TensorPayload):
-        operation = TensorOperation(handle, payload, options, encoded=False)
-    elif isinstance(payload, GenerationPayload) or _generates(handle):
+        return TensorOperation(handle, decoded, options, encoded=True)
+    if isinstance(payload, TensorPayload):
+        return TensorOperation(handle, payload, options, encoded=False)
+    if isinstance(payload, GenerationPayload) or _generates(handle):
         # Imported late: few models generate text.
         from pocketserve.inference.generation import GenerationOperation
 
-        operation = GenerationOperation(handle, payload, options)
-    else:
-        # Imported late: a server may be asked for tensors only.
-        from pocketserve.inference.task_operation import TaskOperation
+        return GenerationOperation(handle, payload, options)
+    # Imported late: a server may be asked for tensors only.
+    from pocketserve.inference.task_operation import TaskOperation
 
-        operation = TaskOperation(handle, payload, options, budget)
-    return PreparedOperation(operation, operation.arrays)
+    return TaskOperation(handle, payload, options, budget)
 
 
 def _generates(handle: ModelHandle) -> bool:

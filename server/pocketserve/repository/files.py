@@ -20,7 +20,7 @@ MAX_FILES = 4096
 HASH_VERSION = 2
 """Version of the text hashed for several files; other versions' hashes are ignored."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
@@ -172,7 +172,7 @@ def check_digest(version: VersionEntry, digest: str) -> None:
 
 def has_control_characters(name: str) -> bool:
     """Return whether a file's name contains control characters."""
-    return _CONTROL.search(name) is not None
+    return re.search(_CONTROL, name) is not None
 
 
 def files_below(folder: Path) -> list[Path]:

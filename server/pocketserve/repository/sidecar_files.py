@@ -96,9 +96,12 @@ def sidecar_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     files = []
     for folder in folders_of(entry, version):
         for name in names:
-            path = folder / name
+            file = os.path.join(folder, name)
             # Unlike Path.is_file, this returns False for inaccessible folders.
-            if os.path.isfile(path) and lies_in(path, entry.folder):
+            if not os.path.isfile(file):
+                continue
+            path = Path(file)
+            if lies_in(path, entry.folder):
                 files.append(path)
     code = [path.parent for path in files if path.name == TASK_FILE]
     if version.format.code is Code.MODULES:

@@ -24,7 +24,7 @@ _NPY_ITEM = (
     rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:"
     rb"\s*(['\"][<>=|]?[a-zA-Z]{1,12}\d{0,10}(?:\[\w{1,9}\])?['\"]|True|False|\([\d,\s]*\))\s*"
 )
-_NPY_HEADER = re.compile(rb"\{" + rb",".join([_NPY_ITEM] * 3) + rb"(?:,\s*)?\}\s*")
+_NPY_HEADER = rb"\{" + rb",".join([_NPY_ITEM] * 3) + rb"(?:,\s*)?\}\s*"
 
 
 def is_npy(body: memoryview) -> bool:
@@ -59,7 +59,7 @@ def _npy_array(body: memoryview) -> Array:
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(body[8:start], "little")
     header = (
-        _NPY_HEADER.fullmatch(bytes(body[start:end]))
+        re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
         if end - start <= MAX_NPY_HEADER
         else None
     )

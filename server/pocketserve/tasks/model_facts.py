@@ -6,7 +6,8 @@ import ast
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,20 +130,22 @@ class ModelFacts:
         return read(self.opened or self.version.path, names, limit)
 
     @functools.cached_property
-    def _side_files(self) -> list[Path]:
-        return (
-            sidecar_files(self.entry, self.version)
-            if self.sides is None
-            else list(self.sides)
-        )
+    def _side_files(self) -> dict[str, Path]:
+        paths: Iterable[Path] = self.sides or ()
+        if self.sides is None:
+            paths = sidecar_files(self.entry, self.version)
+        return {str(path): path for path in paths}
 
     def beside(self, name: str) -> Path | None:
         """Return a sidecar file in the model's own folder or with its manifest; None where there is none."""
         assert name in names_for(self.manifest), (
             f"{name} is read, but counts for no verdict"
         )
-        paths = [folder / name for folder in folders_of(self.entry, self.version)]
-        return next((path for path in paths if path in self._side_files), None)
+        for folder in folders_of(self.entry, self.version):
+            path = os.path.normpath(os.path.join(folder, name))
+            if path in self._side_files:
+                return self._side_files[path]
+        return None
 
     def read_beside(self, path: Path, limit: int) -> bytes:
         """Return the content of a file beside the model, of at most ``limit`` bytes, as it was tried."""

@@ -27,20 +27,18 @@ MAX_PATH: Final = 256
 MAX_ID: Final = 128
 """Characters of an id that are logged."""
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
-_TRACE_PARENT = re.compile(
-    r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.{0,256})?"
-)
+_REQUEST_ID = r"[A-Za-z0-9._:+/=@-]{1,128}"
+_TRACE_PARENT = r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.{0,256})?"
 """Version, trace, parent and flags. Version ``ff`` and zero ids are invalid by W3C Trace Context."""
 
-_LONG_SEGMENT = re.compile("([^/]{16})[^/]{25,}")  # tokens have 43 letters
-_METHOD = re.compile("[A-Z]{1,16}")
+_LONG_SEGMENT = "([^/]{16})[^/]{25,}"  # tokens have 43 letters
+_METHOD = "[A-Z]{1,16}"
 _SAFE = "/:@!$&'()*+,;=-._~"  # unescaped in paths (RFC 3986, section 3.3)
 
 
 def read_request_id(text: str | None) -> str:
     """Return the id in an ``X-Request-Id`` header; empty if invalid."""
-    return text if text is not None and _REQUEST_ID.fullmatch(text) else ""
+    return text if text is not None and re.fullmatch(_REQUEST_ID, text) else ""
 
 
 def read_trace_id(text: str | None) -> str:
@@ -48,7 +46,7 @@ def read_trace_id(text: str | None) -> str:
 
     See W3C Trace Context.
     """
-    match = _TRACE_PARENT.fullmatch(text) if text is not None else None
+    match = re.fullmatch(_TRACE_PARENT, text) if text is not None else None
     if match is None:
         return ""
     version, trace_id, more = match.groups()
@@ -93,7 +91,7 @@ class RequestLog:
         now = time.monotonic()
         if not (trusted or self._has_room(int(now))):
             return
-        if not _METHOD.fullmatch(method):
+        if not re.fullmatch(_METHOD, method):
             method = "-"
         fields: dict[str, Any] = {
             "transport": transport,
@@ -140,4 +138,4 @@ def path_text(path: bytes, status: int) -> str:
     Long segments of rejected paths are cut: they may be tokens.
     """
     text = quote(path[:MAX_PATH], _SAFE)
-    return (_LONG_SEGMENT.sub(r"\1...", text) if status >= 400 else text) or "-"
+    return (re.sub(_LONG_SEGMENT, r"\1...", text) if status >= 400 else text) or "-"

@@ -316,7 +316,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return len(data)
 
     def _send_now(self, data: bytes) -> bytes:
-        """Return what the system didn't take."""
+        """Send a part and return the unsent rest."""
         with self.outbuf_lock:
             if self.total_outbufs_len or not self.connected:
                 return data

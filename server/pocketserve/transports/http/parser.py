@@ -24,9 +24,7 @@ MAX_UNAUTHENTICATED_BODY: Final = 4096
 TLS_HANDSHAKE: Final = b"\x16"
 """The first byte of every TLS connection (RFC 8446, section 5.1)."""
 
-_TRANSFER_ENCODING = re.compile(
-    rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE
-)
+_TRANSFER_ENCODING = rb"(?im)^transfer-encoding:(.*)$"
 
 
 class VersionNotSupported(Error):  # type: ignore[misc]  # waitress has no types
@@ -118,7 +116,8 @@ class HttpParser(HTTPRequestParser):  # type: ignore[misc]
         if "TRANSFER_ENCODING" in self.headers:
             raise ParsingError("Transfer-Encoding needs HTTP/1.1")
         if self.chunked:
-            codings = b",".join(_TRANSFER_ENCODING.findall(header_plus)).split(b",")
+            values = re.findall(_TRANSFER_ENCODING, header_plus)
+            codings = b",".join(values).split(b",")
             if "CONTENT_LENGTH" in self.headers or len(codings) != 1:
                 raise ParsingError(
                     "Content-Length beside Transfer-Encoding, or two transfer codings"

@@ -54,6 +54,7 @@ class HttpResponse(NamedTuple):
     """A response ready to send.
 
     Attributes:
+        status: empty if the response was sent in parts.
         headers: without the body's length.
         chunks: the body's parts.
     """
@@ -177,16 +178,18 @@ def respond(
     answer = _answer(service, guard, environ, match)
     response = answer.response
     try:
-        headers, chunks = _encode_response(response, environ)
+        encoded = _encode_response(response, environ)
     except Exception as error:  # out of memory while compressing
         response = dispatch.failure(error, "encoding an answer")
-        headers, chunks = _encode_response(response, {})
+        encoded = _encode_response(response, {})
     if guard.has_origins or "HTTP_X_REQUEST_ID" in environ:
-        _add_headers(headers, guard, environ)
+        _add_headers(encoded.headers, guard, environ)
     traffic.count("http", answer.route, response.status)
     if traffic.log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
-        size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
+        size = (
+            0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, encoded.chunks))
+        )
         log_answer(
             service,
             environ,
@@ -197,8 +200,7 @@ def respond(
             trusted=answer.owner is not None,
             client_id=answer.client_id,
         )
-    status = "" if response.sent else status_line(response.status)
-    return HttpResponse(status, headers, chunks)
+    return encoded
 
 
 def _add_headers(headers: dict[str, str], guard: Guard, environ: Environ) -> None:
@@ -364,15 +366,8 @@ def status_line(status: int) -> str:
         return f"{status} Unknown"
 
 
-class _Encoded(NamedTuple):
-    """Headers without the body's length, and the body's parts."""
-
-    headers: dict[str, str]
-    chunks: list[bytes | memoryview]
-
-
-def _encode_response(response: ApiResponse, environ: Environ) -> _Encoded:
-    """Return headers and body, compressed if requested."""
+def _encode_response(response: ApiResponse, environ: Environ) -> HttpResponse:
+    """Return status, headers and body, compressed if requested."""
     headers = dict(response.headers)
     chunks = response.chunks
     if response.json_length is not None:
@@ -390,4 +385,5 @@ def _encode_response(response: ApiResponse, environ: Environ) -> _Encoded:
             headers["Content-Encoding"] = coding
     # The kserve client reads errors only if the type has no charset parameter.
     headers["Content-Type"] = response.content_type
-    return _Encoded(headers, chunks)
+    status = "" if response.sent else status_line(response.status)
+    return HttpResponse(status, headers, chunks)
