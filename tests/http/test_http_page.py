@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from typing import Any
@@ -12,7 +13,6 @@ from pocketserve.transports.http.page import (
     CONTENT_TYPES,
     FOLDER,
     HEADERS,
-    PageFile,
     create_page,
     read_page,
 )
@@ -20,7 +20,7 @@ from pocketserve.transports.http.page import (
 HTML = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types lit-html"
 )
 SECURITY = {
@@ -83,7 +83,7 @@ def test_a_file_of_the_page(wire, path: str) -> None:
         and answer.headers["cache-control"] == "no-cache"
     )
     assert (
-        re.fullmatch(r'"[0-9a-f]{32}"', answer.headers["etag"])
+        re.fullmatch(r'W/"[0-9a-f]{32}"', answer.headers["etag"])
         and "set-cookie" not in answer.headers
     )
     assert not [name for name in answer.headers if name.startswith(CORS)]
@@ -112,15 +112,25 @@ def test_only_browsers_get_the_page(wire) -> None:
         answer = wire.one(get("/", accept))
         assert (answer.status, answer.body) == (200, FILES["/web/index.html"].content)
         assert (
-            answer.headers["vary"] == "Accept"
+            answer.headers["vary"] == "Accept, Accept-Encoding"
             and SECURITY.items() <= answer.headers.items()
         )
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert (
         wire.one(get("/", HTML, method="HEAD"), head=True).headers["etag"]
-        == FILES["/web/index.html"].etag
+        == f"W/{FILES['/web/index.html'].etag}"
     )
     assert wire.one(get("/?lang=el", HTML)).body == FILES["/web/index.html"].content
+
+
+def test_browsers_get_files_compressed(wire) -> None:
+    script = FILES["/web/main.js"]
+    browser = wire.one(get("/web/main.js", "Accept-Encoding: gzip, deflate, br, zstd"))
+    assert browser.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(browser.body) == script.content
+    plain = wire.one(get("/web/main.js", "Accept-Encoding: identity"))
+    assert "content-encoding" not in plain.headers
+    assert plain.headers["vary"] == browser.headers["vary"] == "Accept-Encoding"
 
 
 def test_api_paths_return_no_page(wire, refused) -> None:
@@ -153,10 +163,10 @@ def test_a_cached_file_gets_304(wire, etag: str) -> None:
     answer = wire.one(
         get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True
     )
-    assert answer.status == 304 and answer.headers["etag"] == file.etag
+    assert answer.status == 304 and answer.headers["etag"] == f"W/{file.etag}"
     assert (
         SECURITY.items() <= answer.headers.items()
-        and answer.headers["vary"] == "Accept"
+        and answer.headers["vary"] == "Accept, Accept-Encoding"
     )
     assert wire.one(get("/", HTML, 'If-None-Match: "other"')).status == 200
 
@@ -203,9 +213,9 @@ def test_content_types_come_from_our_table(tmp_path) -> None:
     (tmp_path / "deep" / "b.css").write_text("y")
     found = read_page(tmp_path)
     assert set(found) == {"/web/a.js", "/web/deep/b.css"}
-    assert found["/web/a.js"] == PageFile(
-        b"x", "text/javascript; charset=utf-8", found["/web/a.js"].etag
-    )
+    found_file = found["/web/a.js"]
+    assert found_file.content == b"x"
+    assert found_file.content_type == "text/javascript; charset=utf-8"
 
 
 def test_the_headers_match_the_table() -> None:

@@ -18,12 +18,14 @@ WEB = ROOT / "server" / "pocketserve" / "web"
 IMPORTS = re.compile(r"^import .*$", re.MULTILINE)
 
 STAND_INS = """
-const html = () => "", nothing = "", update = () => {}, say = () => {}, summary = () => "", t = () => "";
+const html = () => "", nothing = "", update = () => {}, say = () => {}, reveal = () => {}, summary = () => "", t = () => "";
+const sessionStorage = { getItem: () => null, setItem: () => {} };
 const refreshModels = async () => {}, waiting = [], location = { port: "8470" };
 class Bench {
   constructor(run) { this.run = run; this.sample = null; }
   submit(sample) { this.sample = sample; return this.run(sample); }
   close() { this.sample = null; }
+  stageView() { return null; }
 }
 const predict = (model, version, bench, sample) => new Promise((resolve, reject) => {
   const answer = () => resolve({ of: sample, predictions: [], timing_ms: {} });

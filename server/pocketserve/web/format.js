@@ -23,5 +23,10 @@ export function measure(value) {
   return new Intl.NumberFormat(language, { maximumSignificantDigits: 4 }).format(value ?? NaN);
 }
 
-export const milliseconds = (value) => `${measure(value)} ms`;
+/** A time, to three digits: more are noise. */
+export function milliseconds(value) {
+  const text = new Intl.NumberFormat(language, { maximumSignificantDigits: 3 }).format(value ?? NaN);
+  return `${text} ms`;
+}
+
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString(language);

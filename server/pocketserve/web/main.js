@@ -7,7 +7,7 @@ import { modelsView, refreshModels } from "./parts/models.js";
 import { show, statusElement, update } from "./page.js";
 import { enter, isOpen, session, takeTicket } from "./server.js";
 import { leaveTry, retryTry, tryView } from "./parts/try.js";
-import { startWatch, stopWatch, watched } from "./watch.js";
+import { again, startWatch, stopWatch, watched } from "./watch.js";
 import { language, t } from "./words.js";
 
 const LIST_PERIOD = 5; // samples of the watch between two looks at the list
@@ -44,7 +44,9 @@ function follow() {
   const before = route.part;
   route = readRoute();
   if (before !== route.part) PARTS[before].leave();
-  if (route.part === "models" && locked === null) refreshModels();
+  if (locked === null && route.part !== "activity") refreshModels();
+  if (locked === null && route.part === "activity") again();
+  document.title = `${t(`part.${route.part}`)} – Pocketserve`;
   update();
 }
 
@@ -86,7 +88,7 @@ function awayBanner() {
 function letIn() {
   locked = null;
   refreshModels();
-  startWatch(onWatch);
+  startWatch(onWatch, () => route.part === "activity");
   update();
 }
 

@@ -21,6 +21,14 @@ export function update() {
   });
 }
 
+/** After the next drawing, scroll as little as shows the first element of each selector. */
+export function reveal(...selectors) {
+  update();
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    for (const selector of selectors) document.querySelector(selector)?.scrollIntoView({ block: "nearest" });
+  }));
+}
+
 const speech = { text: "", last: -Infinity, timer: 0 };
 
 /** The one element that readers hear. */

@@ -7,6 +7,7 @@ token: they contain no secrets.
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import json
 import time
@@ -37,12 +38,13 @@ CONTENT_TYPES: Final[Mapping[str, str]] = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
 }
 """Types of the files that are served, by suffix; all others, such as licences, are not."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types lit-html"
 )
 HEADERS: Final[Mapping[str, str]] = {
@@ -64,6 +66,9 @@ class PageFile(NamedTuple):
     """A file of the page, ready to be sent."""
 
     content: bytes
+    packed: bytes
+    """The content, compressed by gzip."""
+
     content_type: str
     etag: str
 
@@ -88,9 +93,9 @@ def _access_file(guard: Guard) -> PageFile:
 
 
 def _page_file(content: bytes, content_type: str) -> PageFile:
-    return PageFile(
-        content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    )
+    packed = gzip.compress(content, mtime=0)
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    return PageFile(content, packed, content_type, etag)
 
 
 class _Page:
@@ -164,14 +169,24 @@ def _wants_html(environ: Environ) -> bool:
 
 def _file_answer(file: PageFile, path: str, environ: Environ) -> ApiResponse:
     """Return a file, or 304 if the browser has it."""
-    headers = {**HEADERS, "ETag": file.etag}
+    headers = {**HEADERS, "ETag": f"W/{file.etag}", "Vary": "Accept-Encoding"}
     if path == "/":
-        headers["Vary"] = "Accept"
+        headers["Vary"] = "Accept, Accept-Encoding"
+    content = file.content
+    if _takes_gzip(environ):
+        headers["Content-Encoding"] = "gzip"
+        content = file.packed
     status = 200
     for tag in environ.get("HTTP_IF_NONE_MATCH", "").split(","):
         if tag.strip().removeprefix("W/") in (file.etag, "*"):
             status = 304
-    return ApiResponse(status, file.content_type, [file.content], headers=headers)
+    return ApiResponse(status, file.content_type, [content], headers=headers)
+
+
+def _takes_gzip(environ: Environ) -> bool:
+    """Return whether the client lists gzip without a weight, as browsers do."""
+    codings = environ.get("HTTP_ACCEPT_ENCODING", "").split(",")
+    return "gzip" in [coding.strip().lower() for coding in codings]
 
 
 def _no_worker() -> ApiResponse:

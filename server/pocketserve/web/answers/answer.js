@@ -2,10 +2,11 @@
 import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
 import { measure, milliseconds, number, percent } from "../format.js";
 import { t } from "../words.js";
-import { colourOf } from "./overlay.js";
+import { colourOf, isBackground } from "./overlay.js";
 
 const MOST = 100; // entries that are listed
 const SHOWN_NUMBERS = 12;
+const MOST_NAMES = 3; // in a headline
 
 /** What the status says of an answer: its first entry, without numbers that change with each frame. */
 export function summary(answer) {
@@ -14,6 +15,32 @@ export function summary(answer) {
   if (first.value !== undefined) return `${first.name} ${measure(first.value)} ${first.unit ?? ""}`;
   return String(first.answer ?? first.label ?? first.name ?? t("answer.there"));
 }
+
+/** The best answer in few words: `{name, value}`, such as a label and its score. */
+export function headline(answer, sample) {
+  const entries = ordered(answer.predictions);
+  const first = entries[0];
+  if (!first) return { name: t("answer.nothing"), value: "" };
+  if (first.value !== undefined) return { name: measure(first.value), value: first.unit ?? "" };
+  if (first.box && entries.length > 1) return { name: counted(entries, sample), value: "" };
+  const share = first.score ?? first.share;
+  return { name: String(first.answer ?? nameOf(first, sample)), value: share === undefined ? "" : percent(share) };
+}
+
+/** How many objects there are, with the names of the most frequent: "20 objects: 9 × 3, 4 × 7". */
+function counted(entries, sample) {
+  const counts = new Map();
+  for (const entry of entries) {
+    const name = nameOf(entry, sample);
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const frequent = [...counts].sort((one, other) => other[1] - one[1]).slice(0, MOST_NAMES);
+  const names = frequent.map(([name, count]) => `${count} × ${name}`).join(", ");
+  return t("answer.objects", { count: entries.length, names: counts.size > MOST_NAMES ? `${names}, …` : names });
+}
+
+/** The entries with what was not found last. */
+const ordered = (entries) => [...entries.filter((entry) => !isBackground(entry)), ...entries.filter(isBackground)];
 
 /** An answer with the time that it took; `sample` is what it was given to. */
 export function answerView(answer, sample) {
@@ -24,22 +51,23 @@ export function answerView(answer, sample) {
 }
 
 function entriesView(answer, sample) {
-  const first = answer.predictions[0];
-  const entries = answer.predictions.slice(0, MOST);
+  const entries = ordered(answer.predictions).slice(0, MOST);
+  const first = entries[0];
   if (first.answer !== undefined) return spans(entries, sample);
-  if (first.value !== undefined) return values(entries);
+  if (first.value !== undefined) return entries.some(({ row }) => row > 0) ? valueTable(entries) : values(entries);
   if (first.embedding) return vectors(entries);
   if (first.data) return tensorList(entries);
-  if (first.share !== undefined) return bars(entries, ({ share }) => share);
+  if (first.share !== undefined) return bars(answer, entries, ({ share }) => share);
   if (first.start !== undefined) return stretches(entries);
-  if (first.score !== undefined) return bars(entries, ({ score }) => score, sample);
+  if (first.score !== undefined) return bars(answer, entries, ({ score }) => score, sample);
   return html`<pre class="json" tabindex="0">${JSON.stringify(answer.predictions, null, 1)}</pre>`;
 }
 
-function bars(entries, shareOf, sample) {
-  return html`<p class="best">${nameOf(entries[0], sample)} <span class="unit">${percent(shareOf(entries[0]))}</span></p>
+function bars(answer, entries, shareOf, sample) {
+  const { name, value } = headline(answer, sample);
+  return html`<p class="best"><bdi>${name}</bdi> <span class="unit">${value}</span></p>
     <ul class="bars">${entries.map((entry) => html`<li>
-      <span class="name">${swatch(entry)}${nameOf(entry, sample)}</span>
+      <span class="name">${swatch(entry)}<bdi>${nameOf(entry, sample)}</bdi></span>
       <meter min="0" max="1" .value=${shareOf(entry)} aria-label=${nameOf(entry, sample)}></meter>
       <span class="value">${percent(shareOf(entry))}</span></li>`)}</ul>`;
 }
@@ -60,12 +88,21 @@ function values(entries) {
     <span class="caption">${(entry.name ?? "").replaceAll("_", " ")}</span></p>`)}`;
 }
 
+/** The answers to several rows. */
+function valueTable(entries) {
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${t("try.answer")}><table>
+    <thead><tr><th scope="col">${t("answer.row")}</th><th scope="col">${(entries[0].name ?? "").replaceAll("_", " ")}</th></tr></thead>
+    <tbody>${entries.map(({ row, value, unit, name }) => html`<tr><th scope="row">${row + 1}</th>
+      <td class="best">${measure(value)} <span class="unit">${unit ?? ""} ${name === entries[0].name ? "" : name}</span></td></tr>`)}</tbody>
+    </table></div>`;
+}
+
 /** Answers in a context: the likeliest is marked in it. */
 function spans(entries, sample) {
   const best = entries[0];
   const signs = [...(sample?.json?.context ?? "")]; // places are counted in code points
   const part = (from, to) => signs.slice(from, to).join("");
-  return html`<p class="best">${best.answer} <span class="unit">${percent(best.score)}</span></p>
+  return html`<p class="best"><bdi>${best.answer}</bdi> <span class="unit">${percent(best.score)}</span></p>
     ${signs.length ? html`<p class="context" dir="auto">${part(0, best.start)}<mark>${part(best.start, best.end)}</mark>${part(best.end)}</p>` : nothing}
     <ul class="bars">${entries.map((entry) => html`<li><span class="name">${entry.answer}</span>
       <meter min="0" max="1" .value=${entry.score} aria-label=${entry.answer}></meter><span class="value">${percent(entry.score)}</span></li>`)}</ul>`;

@@ -1,5 +1,6 @@
 // Draws boxes, masks and skeletons on a canvas that lies over the picture.
-const SHORTEST = 640; // pixels of the canvas's longer side at least: lines and names stay sharp
+const LONGEST = 2048; // pixels of the canvas's longer side: some phones draw no larger ones
+const WEAK = 0.5; // a box with a lower score has a thinner line
 
 /** A class's colour, as pictures that the server draws have it: neighbours differ strongly. */
 export function colourOf(index) {
@@ -15,23 +16,55 @@ function hsv(hue, saturation, value) {
   return `rgb(${part(5)} ${part(3)} ${part(1)})`;
 }
 
-/** Draw an answer whose places are in pixels of a picture of `width` x `height`. */
-export async function drawAnswer(canvas, answer, card, width, height) {
-  const mask = answer.mask ? await readMask(answer.mask) : null;
-  const scale = Math.max(1, SHORTEST / Math.max(width, height));
-  canvas.width = width * scale;
-  canvas.height = height * scale;
+/**
+ * Draw an answer whose places are in pixels of a picture of `width` x `height`.
+ *
+ * `longest`: pixels of the longer side on the screen; the canvas needs no more.
+ */
+export async function drawAnswer(canvas, answer, card, width, height, longest) {
+  const mask = answer.mask ? await readMask(answer) : null;
+  const scale = Math.min(LONGEST, Math.max(1, longest)) / Math.max(width, height);
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
   pen.lineWidth = Math.max(2, Math.max(width, height) / 160);
   pen.font = `600 ${Math.max(11, Math.max(width, height) / 26)}px system-ui, sans-serif`;
   if (mask) drawMask(pen, mask, answer.mask_box);
-  answer.predictions.forEach((entry, order) => drawEntry(pen, entry, order, card));
+  const marks = answer.predictions.map((entry, order) => ({ entry, colour: colourOfEntry(entry, order) }));
+  for (const mark of [...marks].reverse()) drawShape(pen, mark, card); // the best one on top
+  const written = [];
+  for (const mark of marks) {
+    if (mark.entry.box && !mark.entry.keypoints) writeName(pen, mark, written);
+  }
 }
 
-async function readMask(base64) {
-  const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
-  return createImageBitmap(new Blob([bytes], { type: "image/png" }));
+const colourOfEntry = (entry, order) => colourOf(entry.keypoints ? order : entry.index ?? order);
+
+/** Whether an entry is what a segmentation model calls everything that it did not find. */
+export const isBackground = (entry) => entry.share !== undefined && /^_*(background|bg)_*$/i.test(entry.label ?? "");
+
+async function readMask({ mask, predictions }) {
+  const bytes = Uint8Array.from(atob(mask), (sign) => sign.charCodeAt(0));
+  const bitmap = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
+  const background = predictions.find(isBackground);
+  return background ? without(bitmap, colourOf(background.index)) : bitmap;
+}
+
+/** Make one colour of a picture transparent. */
+function without(bitmap, colour) {
+  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+  const pen = canvas.getContext("2d");
+  pen.drawImage(bitmap, 0, 0);
+  bitmap.close();
+  const pixels = pen.getImageData(0, 0, canvas.width, canvas.height);
+  const [red, green, blue] = colour.match(/\d+/g).map(Number);
+  const { data } = pixels;
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at] === red && data[at + 1] === green && data[at + 2] === blue) data[at + 3] = 0;
+  }
+  pen.putImageData(pixels, 0, 0);
+  return canvas.transferToImageBitmap();
 }
 
 function drawMask(pen, mask, box) {
@@ -42,10 +75,16 @@ function drawMask(pen, mask, box) {
   mask.close();
 }
 
-function drawEntry(pen, entry, order, card) {
-  const colour = colourOf(entry.keypoints ? order : entry.index ?? order);
-  if (entry.keypoints) drawBody(pen, entry.keypoints, card.skeleton ?? [], colour);
-  else if (entry.box) drawBox(pen, entry.box, caption(pen, entry), colour);
+function drawShape(pen, { entry, colour }, card) {
+  if (entry.keypoints) {
+    drawBody(pen, entry.keypoints, card.skeleton ?? [], colour);
+  } else if (entry.box) {
+    const { lineWidth } = pen;
+    if (entry.score < WEAK) pen.lineWidth = lineWidth / 2;
+    pen.strokeStyle = colour;
+    pen.strokeRect(entry.box.x, entry.box.y, entry.box.width, entry.box.height);
+    pen.lineWidth = lineWidth;
+  }
 }
 
 const nameOf = (entry) => String(entry.label ?? entry.index);
@@ -56,17 +95,27 @@ function caption(pen, entry) {
   return pen.measureText(whole).width > 1.2 * entry.box.width ? nameOf(entry) : whole;
 }
 
-function drawBox(pen, box, text, colour) {
-  pen.strokeStyle = colour;
-  pen.strokeRect(box.x, box.y, box.width, box.height);
+/** Write a box's name over it, where no better one is written; the list has all names. */
+function writeName(pen, { entry, colour }, written) {
+  const text = caption(pen, entry);
   const size = parseFloat(pen.font.split(" ")[1]);
-  const width = pen.measureText(text).width + size / 2;
-  const top = Math.max(0, box.y - size * 1.3);
-  const left = Math.max(0, box.x - pen.lineWidth / 2);
+  const place = {
+    left: Math.max(0, entry.box.x - pen.lineWidth / 2),
+    top: Math.max(0, entry.box.y - size * 1.3),
+    width: pen.measureText(text).width + size / 2,
+    height: size * 1.3,
+  };
+  if (written.some((other) => overlap(place, other))) return;
+  written.push(place);
   pen.fillStyle = colour;
-  pen.fillRect(left, top, width, size * 1.3);
+  pen.fillRect(place.left, place.top, place.width, place.height);
   pen.fillStyle = "#10151c";
-  pen.fillText(text, left + size / 4, top + size);
+  pen.fillText(text, place.left + size / 4, place.top + size);
+}
+
+function overlap(one, other) {
+  return one.left < other.left + other.width && other.left < one.left + one.width
+    && one.top < other.top + other.height && other.top < one.top + one.height;
 }
 
 const LEAST_SCORE = 0.2; // of a point that is drawn

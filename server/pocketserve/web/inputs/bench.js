@@ -34,14 +34,34 @@ export class Bench {
     Object.assign(this, { metadata: null, kinds: [], kind: null, input: null, sample: null, options: {} });
   }
 
-  /** Begin with a model's metadata; the kind of input stays where the model takes it. */
+  /** End what records; the sample stays. */
+  pause() {
+    this.input?.pause?.();
+    if (this.sample?.live) this.sample = null;
+  }
+
+  /** Whether there is a sample or a stream that another model could be asked about. */
+  holdsInput() {
+    return this.sample !== null || Boolean(this.input?.stream);
+  }
+
+  /** Drop the options, which another model may not know. */
+  forgetOptions() {
+    this.options = {};
+  }
+
+  /** Begin with a model's metadata; the input stays where the model takes it. */
   open(metadata) {
-    const kept = this.kind?.name;
-    this.close();
+    const before = this.metadata;
     this.metadata = metadata;
-    this.kinds = metadata.card.accepts.flatMap((word) => INPUTS[word] ?? []);
-    const first = isTiny(metadata) && this.kinds.includes(drawing) ? drawing : this.kinds[0];
-    this.choose(this.kinds.find((kind) => kind.name === kept) ?? first);
+    this.kinds = kindsOf(metadata);
+    const isKept = this.kinds.includes(this.kind) && (!ofOneModel(this.kind) || sameInputs(before, metadata));
+    if (isKept) {
+      update();
+      return;
+    }
+    const first = this.kinds.includes(drawing) && isTiny(metadata) ? drawing : this.kinds[0];
+    this.choose(first);
   }
 
   choose(kind) {
@@ -63,8 +83,16 @@ export class Bench {
     return this.answer(sample);
   }
 
+  /** Ask about the same input again, in the form that the model needs. */
   again() {
-    if (this.sample && !this.sample.live) this.submit(this.sample);
+    if (!this.sample || this.sample.live) return;
+    if (this.input.send) this.input.send();
+    else this.submit(this.sample);
+  }
+
+  /** What the answer is drawn over; null where there is nothing to see. */
+  stageView() {
+    return this.input?.stageView?.() ?? null;
   }
 
   view() {
@@ -79,6 +107,22 @@ export class Bench {
         @click=${() => this.choose(kind)}>${t(`input.${kind.name}`)}</button>`,
     )}</div>`;
   }
+}
+
+/** The kinds of input that a model takes; drawings only where they are likely to be understood. */
+function kindsOf(metadata) {
+  const kinds = metadata.card.accepts.flatMap((word) => INPUTS[word] ?? []);
+  return kinds.filter((kind) => kind !== drawing || isTiny(metadata) || isGrey(metadata));
+}
+
+const isGrey = ({ inputs }) => inputs.some(({ shape }) => shape.length === 4 && (shape[1] === 1 || shape[3] === 1));
+
+/** Whether a form is made of the model's own features or tensors. */
+const ofOneModel = (kind) => [rows, items, tensors, file].includes(kind);
+
+function sameInputs(one, other) {
+  const described = ({ inputs, card }) => JSON.stringify([inputs, card.features ?? null]);
+  return one !== null && one.name === other.name && described(one) === described(other);
 }
 
 function isTiny(metadata) {

@@ -4,14 +4,15 @@ import { milliseconds, number } from "../format.js";
 import { element, update } from "../page.js";
 import { Stage } from "../answers/stage.js";
 import { Capture } from "./capture.js";
+import { saveButtons } from "./saving.js";
 import { t } from "../words.js";
 
 const SIDE = 320; // pixels of the longer side that is sent; a model of larger pictures gets its own size
 const LARGEST_SIDE = 640;
 const QUALITY = 0.8;
 const RETRY_MS = 1000;
-const GOES_ON = new Set(["SUPERSEDED", "QUEUE_FULL", "UNREACHABLE", "FROZEN", "LOW_POWER", "SHUTTING_DOWN",
-  "MODEL_NOT_READY", "DEADLINE_EXCEEDED"]);
+const STALE_MS = 1000; // an answer that is older is not drawn over the live picture
+const GOES_ON = new Set(["SUPERSEDED", "QUEUE_FULL", "LOW_POWER", "MODEL_NOT_READY", "DEADLINE_EXCEEDED"]);
 
 export const camera = { name: "camera", create: (bench) => new CameraInput(bench) };
 
@@ -22,6 +23,9 @@ class CameraInput {
     this.stage = new Stage(this.video);
     this.capture = new Capture();
     this.fault = "";
+    this.isFrozen = false; // the picture stands still, to be looked at or saved
+    this.hasTorch = false;
+    this.isLit = false;
     this.facing = "environment";
     this.name = `page-${Math.random().toString(36).slice(2)}`; // of this tab: two tabs do not supersede each other
     this.tempo = new Tempo();
@@ -32,8 +36,16 @@ class CameraInput {
   }
 
   stop() {
+    clearTimeout(this.staleTimer);
     this.capture.stop();
+    this.stage.clear();
+    Object.assign(this, { isFrozen: false, isLit: false });
+    if (document.fullscreenElement === this.stage.node) document.exitFullscreen();
     this.wake?.();
+  }
+
+  pause() {
+    this.stop();
   }
 
   async start() {
@@ -54,6 +66,8 @@ class CameraInput {
     stream.getVideoTracks()[0].onended = () => this.lose();
     this.video.srcObject = stream;
     await this.video.play();
+    this.stage.fit(this.video.videoWidth, this.video.videoHeight);
+    this.hasTorch = Boolean(stream.getVideoTracks()[0].getCapabilities?.().torch);
     this.tempo = new Tempo();
     this.noteFrames(stream);
     this.loop(stream);
@@ -62,6 +76,25 @@ class CameraInput {
   lose() {
     this.stop();
     this.fault = "NotFoundError";
+    update();
+  }
+
+  /** Hold the picture with its answer, or go on. */
+  freeze() {
+    this.isFrozen = !this.isFrozen;
+    if (this.isFrozen) {
+      clearTimeout(this.staleTimer);
+      this.video.pause();
+    } else {
+      this.video.play();
+      this.wake?.();
+    }
+    update();
+  }
+
+  async light() {
+    this.isLit = !this.isLit;
+    await this.stream.getVideoTracks()[0].applyConstraints({ advanced: [{ torch: this.isLit }] }).catch(() => {});
     update();
   }
 
@@ -84,8 +117,9 @@ class CameraInput {
   async loop(stream) {
     let sent = 0;
     while (this.stream === stream) {
-      if (document.hidden || this.frame === sent) await this.newer();
-      if (this.stream !== stream || document.hidden || this.frame === sent) continue;
+      const isIdle = () => document.hidden || this.isFrozen || this.frame === sent;
+      if (isIdle()) await this.newer();
+      if (this.stream !== stream || isIdle()) continue;
       sent = this.frame;
       await this.send();
     }
@@ -99,13 +133,27 @@ class CameraInput {
   async send() {
     const began = performance.now();
     const { body, width, height } = this.grab();
-    const draw = (answer) => this.stream && this.stage.draw(answer, this.bench.metadata.card, width, height);
+    const draw = (answer) => this.draw(answer, width, height);
     const failure = await this.bench.submit(
       { body, query: { stream: this.name }, name: "photo.jpg", live: true, draw },
     );
     if (!failure) this.tempo.note(performance.now() - began);
     else if (GOES_ON.has(failure.code)) await pause(failure);
     else this.stop();
+    update();
+  }
+
+  draw(answer, width, height) {
+    if (!this.stream) return;
+    this.stage.draw(answer, this.bench.metadata.card, width, height);
+    clearTimeout(this.staleTimer);
+    if (!this.isFrozen) this.staleTimer = setTimeout(() => this.forget(), STALE_MS);
+  }
+
+  /** Take away an answer that the picture has left behind. */
+  forget() {
+    this.stage.clear();
+    this.tempo = new Tempo();
     update();
   }
 
@@ -122,10 +170,29 @@ class CameraInput {
     if (this.fault) return html`<div class="problem" role="alert" data-code=${this.fault}><strong>${t(`media.${this.fault}.title`)}</strong>
       <p>${t(`media.${this.fault}.help`)}</p></div>${this.startButton()}`;
     if (!this.stream) return html`<p class="help">${t("camera.help")}</p>${this.startButton()}`;
-    return html`${this.stage.node}
-      <p class="tempo" aria-hidden="true">${this.tempo.text()}</p>
+    return html`<p class="tempo" aria-hidden="true">${this.tempo.text()}</p>
       <div class="actions"><button @click=${() => { this.stop(); update(); }}>${t("camera.stop")}</button>
-      <button @click=${() => this.turn()}>${t("camera.turn")}</button></div>`;
+      <button aria-pressed=${this.isFrozen} @click=${() => this.freeze()}>${t("camera.freeze")}</button>
+      <button @click=${() => this.turn()}>${t("camera.turn")}</button>
+      ${this.hasTorch ? html`<button aria-pressed=${this.isLit} @click=${() => this.light()}>${t("camera.torch")}</button>` : nothing}
+      ${document.fullscreenEnabled ? html`<button @click=${() => this.stage.node.requestFullscreen()}>${t("camera.full")}</button>` : nothing}
+      ${this.isFrozen ? saveButtons(this.stage) : nothing}</div>
+      ${this.thresholdField()}`;
+  }
+
+  /** The lowest score that is shown, by hand. */
+  thresholdField() {
+    const schema = this.bench.metadata.card.parameters?.threshold;
+    if (!schema) return nothing;
+    const { options } = this.bench;
+    const value = options.threshold ?? schema.default ?? 0;
+    const change = (event) => { options.threshold = event.target.value; update(); };
+    return html`<label>${t("option.threshold")} ${number(Number(value))}
+      <input type="range" min="0" max="1" step="0.05" .value=${String(value)} @input=${change}></label>`;
+  }
+
+  stageView() {
+    return this.stream ? this.stage.node : null;
   }
 
   startButton() {

@@ -61,9 +61,13 @@ class DrawingInput {
     this.canvas.toBlob((body) => this.bench.submit({ body, query: {}, name: "drawing.png" }), "image/png");
   }
 
-  view() {
+  stageView() {
     const empty = () => { this.clear(); this.bench.sample = null; update(); };
-    return html`<p class="help">${t("drawing.help")}</p>${this.canvas}
-      <div class="actions"><button @click=${empty}>${t("drawing.clear")}</button></div>`;
+    return html`<div class="drawing">${this.canvas}
+      <div class="actions"><button @click=${empty}>${t("drawing.clear")}</button></div></div>`;
+  }
+
+  view() {
+    return html`<p class="help">${t("drawing.help")}</p>`;
   }
 }

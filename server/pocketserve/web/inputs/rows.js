@@ -55,4 +55,10 @@ function field({ name, unit, type, minimum, maximum }) {
     ${ranged ? html`<span class="help">${t("rows.range", { low: number(minimum), high: number(maximum) })}</span>` : nothing}</label>`;
 }
 
-const middle = (low, high) => Number(((low + high) / 2).toPrecision(3));
+const FEW = 3; // whole numbers in a range: then they are codes, whose middle means nothing
+
+/** A value to begin with: the middle of a range, the first of a few codes. */
+function middle(low, high) {
+  const isCode = Number.isInteger(low) && Number.isInteger(high) && high - low <= FEW;
+  return isCode ? low : Number(((low + high) / 2).toPrecision(3));
+}

@@ -4,7 +4,7 @@ import { number } from "../format.js";
 import { element, update } from "../page.js";
 import { faultBefore, mediaFault } from "./camera.js";
 import { Capture } from "./capture.js";
-import { fileField } from "./files.js";
+import { fileField, takeFiles } from "./files.js";
 import { t } from "../words.js";
 
 const RATE = 16_000; // samples a second that are sent; the server brings them to the model's rate
@@ -36,7 +36,7 @@ class SoundInput {
   }
 
   async take(blob, sample) {
-    this.stop();
+    URL.revokeObjectURL(this.player.src);
     this.player.src = URL.createObjectURL(blob);
     this.fault = "";
     try {
@@ -61,6 +61,13 @@ class SoundInput {
 export const soundFile = { name: "soundFile", create: (bench) => new SoundFileInput(bench) };
 
 class SoundFileInput extends SoundInput {
+  release = takeFiles("audio/", (chosen) => this.choose(chosen));
+
+  stop() {
+    super.stop();
+    this.release?.();
+  }
+
   async choose(chosen) {
     const head = await chosen.slice(0, 4).text();
     const plain = { body: chosen, query: {}, name: chosen.name || "sound.wav" };
@@ -80,6 +87,10 @@ class MicrophoneInput extends SoundInput {
 
   stop() {
     super.stop();
+    this.end();
+  }
+
+  pause() {
     this.end();
   }
 

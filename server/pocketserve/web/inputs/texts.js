@@ -23,10 +23,15 @@ class TextForm {
   }
 
   view() {
-    return html`<form @submit=${(event) => this.submit(event)}>
+    return html`<form @submit=${(event) => this.submit(event)} @keydown=${submitByKey}>
       ${this.fields.map(([name, rows]) => field(name, rows))}
       <button class="primary">${t("ask")}</button></form>`;
   }
+}
+
+/** Ctrl+Enter asks, as Enter makes a new line. */
+function submitByKey(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.requestSubmit();
 }
 
 function field(name, rows) {

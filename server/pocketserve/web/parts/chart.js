@@ -7,7 +7,7 @@ const HEIGHT = 100;
 
 /** `times` in seconds, `lines` of values or null, one for each time; `shown` writes a value. */
 export function lineChart(times, lines, shown) {
-  const high = Math.max(1, ...lines.flat().filter((value) => value !== null)) * 1.05;
+  const high = roundTop(Math.max(1, ...lines.flat().filter((value) => value !== null)));
   const [from, to] = [times[0] ?? 0, times.at(-1) ?? 0];
   const place = (time, value) => [
     ((time - from) / Math.max(1, to - from)) * WIDTH, HEIGHT - (value / high) * HEIGHT,
@@ -19,6 +19,13 @@ export function lineChart(times, lines, shown) {
       ${lines.map((line, index) => svg`<path class="line-${index}" d=${pathOf(times, line, place)}></path>`)}
     </svg>
     <span class="times"><span>${from ? clock(from) : ""}</span><span>${to ? clock(to) : ""}</span></span></div>`;
+}
+
+/** The next of 1, 2, 5, 10, 20, 50 …: an axis that is easy to read. */
+function roundTop(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  const factor = [1, 2, 5, 10].find((step) => step * power >= value);
+  return factor * power;
 }
 
 /** Where nothing was measured, the line has a gap. */

@@ -5,7 +5,7 @@ import { update } from "../page.js";
 import { enterByToken } from "../server.js";
 import { t } from "../words.js";
 
-const form = { failure: null, busy: false };
+const form = { failure: null, busy: false, isShown: false };
 
 /** `reason`: "" at the first visit, "ended" for a session that is no more, or the failure of a ticket. */
 export function loginView(reason, letIn) {
@@ -16,9 +16,11 @@ export function loginView(reason, letIn) {
     <p>${t("login.open")} <code>pocketserve open</code></p>
     <form @submit=${(event) => submit(event, letIn)}>
       <label for="token">${t("login.token")}</label>
-      <input id="token" type="password" autocomplete="off" autocapitalize="off" spellcheck="false" required
+      <input id="token" type=${form.isShown ? "text" : "password"} autocomplete="off" autocapitalize="off" spellcheck="false" required
         aria-describedby="token-help">
       <p id="token-help" class="help">${t("login.help")} <code>pocketserve token</code></p>
+      <label class="tick"><input type="checkbox" .checked=${form.isShown}
+        @change=${(event) => { form.isShown = event.target.checked; update(); }}>${t("login.show")}</label>
       ${form.failure ? problem(form.failure, "token") : nothing}
       <button class="primary" ?disabled=${form.busy}>${t("login.enter")}</button>
     </form>
@@ -27,7 +29,7 @@ export function loginView(reason, letIn) {
 
 async function submit(event, letIn) {
   event.preventDefault();
-  const field = event.target.querySelector("input");
+  const field = event.target.querySelector("#token");
   Object.assign(form, { failure: null, busy: true });
   update();
   try {

@@ -12,6 +12,15 @@ const FILTERED_FROM = 9; // models: fewer are seen at a glance
 
 export const models = { list: null, failure: null, memory: {}, busy: "", faults: {}, filter: "" };
 
+const inOrder = new Intl.Collator(undefined, { numeric: true });
+
+/** Order versions: the newest number first, names after their letters. */
+export function natural(one, other) {
+  const isNumber = ({ version }) => /^\d+$/.test(version);
+  if (isNumber(one) && isNumber(other)) return Number(other.version) - Number(one.version);
+  return inOrder.compare(one.version, other.version);
+}
+
 /** Ask for the list; it loads no model. */
 export async function refreshModels() {
   try {
@@ -35,10 +44,12 @@ function groupByModel(entries) {
     if (!groups.has(entry.name)) groups.set(entry.name, { name: entry.name, versions: [] });
     groups.get(entry.name).versions.push(entry);
   }
-  return [...groups.values()];
+  for (const { versions } of groups.values()) versions.sort(natural);
+  return [...groups.values()].sort((one, other) => inOrder.compare(one.name, other.name));
 }
 
-export const available = (model) => model.versions.filter((version) => version.state !== "UNAVAILABLE");
+/** The versions that can be asked; one that was unloaded is loaded for that. */
+export const available = (model) => model.versions.filter((version) => version.state !== "UNAVAILABLE" || isStopped(version));
 export const defaultOf = (model) => model.versions.find((version) => version.default) ?? model.versions[0];
 export const taskName = (task) => (has(`task.${task}`) ? t(`task.${task}`) : task || t("task.unknown"));
 
@@ -50,21 +61,48 @@ export function modelsView() {
 
 function listView() {
   if (models.list.length === 0) return html`<p class="panel">${t("models.none")} <code>pocketserve add</code></p>`;
-  const fitting = models.list.filter((model) => model.name.toLowerCase().includes(models.filter));
+  const fitting = models.list.filter(fits);
   return html`${models.list.length >= FILTERED_FROM ? filterField() : nothing}
-    <div class="cards">${fitting.map(card)}</div>`;
+    ${fitting.length ? nothing : html`<p class="panel">${t("models.noneFit", { text: models.filter })}
+      <button @click=${() => setFilter("")}>${t("models.all")}</button></p>`}
+    ${GROUPS.map((group) => groupView(group, fitting.filter((model) => groupOf(model) === group)))}`;
+}
+
+const GROUPS = ["loaded", "ready", "unavailable"];
+
+/** Whether a model is in memory, can be asked, or neither. */
+function groupOf(model) {
+  if (model.versions.some((version) => version.loaded)) return "loaded";
+  return available(model).length ? "ready" : "unavailable";
+}
+
+function groupView(group, members) {
+  if (members.length === 0) return nothing;
+  return html`<h2 class="group">${t(`group.${group}`)} (${members.length})</h2>
+    <div class="cards">${members.map(card)}</div>`;
+}
+
+/** Whether a model's name or task has each word of the filter. */
+function fits(model) {
+  const text = `${model.name} ${taskName(defaultOf(model).task)}`.toLowerCase();
+  return models.filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+function setFilter(text) {
+  models.filter = text;
+  update();
 }
 
 function filterField() {
   return html`<label class="filter">${t("models.filter")}
-    <input type="search" @input=${(event) => { models.filter = event.target.value.toLowerCase(); update(); }}></label>`;
+    <input type="search" .value=${models.filter} @input=${(event) => setFilter(event.target.value)}></label>`;
 }
 
 function card(model) {
   const main = defaultOf(model);
   const open = available(model);
   return html`<article class="panel" data-model=${model.name}>
-    <h2>${model.name}</h2>
+    <h3>${model.name}</h3>
     <p class="chips"><span class="chip">${taskName(main.task)}</span>${stateChip(model)}</p>
     ${facts(main)}
     ${model.versions.length > 1 ? versionTable(model) : nothing}
@@ -76,6 +114,7 @@ function card(model) {
       ${open.length > 1 ? html`<a class="button" href="#compare/${encodeURIComponent(model.name)}">${t("part.compare")}</a>` : nothing}
       ${actions(model).map((action) => actionButton(model, action))}
     </div>
+    ${models.busy === model.name ? html`<progress aria-label=${t("models.working")}></progress>` : nothing}
   </article>`;
 }
 
@@ -99,7 +138,8 @@ function facts(version) {
   const rows = [
     ["version", `${version.version}`],
     ["size", bytes(version.file_bytes)],
-    ...(version.loaded ? [["memory", bytes(memoryOf(version))], ["device", deviceOf(version)]] : []),
+    ...(version.loaded ? [["memory", bytes(memoryOf(version))]] : []),
+    ...(deviceOf(version) ? [["device", deviceOf(version)]] : []),
   ];
   return html`<dl>${rows.map(([name, value]) => html`<div><dt>${t(`fact.${name}`)}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
@@ -109,10 +149,11 @@ export function memoryOf(version) {
   return version.loaded ? models.memory[`${version.name}/${version.version}`] : undefined;
 }
 
+/** Where a loaded version runs; empty before the server's numbers were read. */
 function deviceOf(version) {
   const entries = watched.samples.at(-1)?.values.pocketserve_model_device ?? [];
   const own = entries.find(({ labels }) => labels.model === version.name && labels.version === version.version);
-  return own ? `${own.labels.device} · ${own.labels.runtime}` : "–";
+  return version.loaded && own ? `${own.labels.device} · ${own.labels.runtime}` : "";
 }
 
 function versionTable(model) {
@@ -136,7 +177,7 @@ function versionState(version) {
 /** What is not available, by its cause: several kinds of files often miss one framework. */
 function reasons(model) {
   const groups = new Map();
-  for (const version of model.versions.filter((each) => each.state === "UNAVAILABLE")) {
+  for (const version of model.versions.filter((each) => each.state === "UNAVAILABLE" && !isStopped(each))) {
     const cause = FRAMEWORK.exec(version.reason)?.[1] ?? version.reason;
     groups.set(cause, [...(groups.get(cause) ?? []), version.version]);
   }
@@ -150,11 +191,19 @@ function reasons(model) {
 function actions(model) {
   const release = model.versions.some(isQuarantined) ? ["release"] : [];
   if (model.versions.some((version) => version.loaded)) return ["reload", "unload", ...release];
-  return available(model).length || model.versions.some(isStopped) ? ["load", ...release] : release;
+  return available(model).length ? ["load", ...release] : release;
 }
 
 function actionButton(model, action) {
   return html`<button ?disabled=${models.busy === model.name} @click=${() => act(model.name, action)}>${t(`action.${action}`)}</button>`;
+}
+
+/** Load a model that was unloaded: it answers nothing before. */
+export async function loadIfUnloaded(name) {
+  const model = models.list?.find((each) => each.name === name);
+  if (!model?.versions.some(isStopped)) return;
+  await askJson("POST", `/v2/repository/models/${encodeURIComponent(name)}/load`, "{}", { json: true });
+  await refreshModels();
 }
 
 async function act(name, action) {

@@ -1,0 +1,148 @@
+"""On phones the answer is on the screen when it arrives, and the input outlives other choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from browsing import Visit, choose
+from conftest import MODELS
+
+pytestmark = [pytest.mark.browser, pytest.mark.live]
+
+Visitor = Callable[..., AbstractContextManager[Visit]]
+SIZES = [(320, 640), (360, 640), (390, 844), (412, 915), (768, 1024), (1280, 800)]
+SEVEN = MODELS / "digits" / "samples" / "7.png"
+PAGE = MODELS / "numbers" / "samples" / "page.jpg"
+IS_ON_SCREEN = """() => {
+    const best = document.querySelector('.answer .best')?.getBoundingClientRect();
+    const bar = document.querySelector('nav').getBoundingClientRect();
+    const end = bar.top > innerHeight / 2 ? bar.top : innerHeight;
+    return Boolean(best) && best.top >= 0 && best.bottom <= end;
+}"""
+
+
+def see_answer(here: Visit) -> None:
+    """Wait for an answer inside the window and above the bar."""
+    here.page.wait_for_selector(".work[aria-busy=false] .answer .best")
+    here.page.wait_for_function(IS_ON_SCREEN)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_answer_is_on_the_screen(visitor: Visitor, size: tuple[int, int]) -> None:
+    with visitor(viewport={"width": size[0], "height": size[1]}) as here:
+        here.enter()
+        here.open_model("digits", "picture")
+        choose(here, SEVEN)
+        here.best("7")
+        see_answer(here)
+        here.open_model("numbers", "picture")
+        choose(here, PAGE)
+        here.page.wait_for_selector(".answer .swatch")
+        see_answer(here)
+        here.open_model("petals")
+        here.page.click("form .primary >> nth=0")
+        here.best("cm")
+        see_answer(here)
+        here.open_model("answers")
+        here.page.fill("[name=question]", "where does anna live?")
+        here.page.fill("[name=context]", "anna lives in oslo. ben lives in rome.")
+        here.page.click("form .primary")
+        here.best("oslo")
+        see_answer(here)
+        here.open_model("digits", "camera")
+        here.page.click("text=Start the camera")
+        here.best("7")
+        see_answer(here)
+        here.page.click("text=Stop")
+
+
+def test_picture_is_asked_of_the_next_model_and_version(visited: Visit) -> None:
+    visited.open_model("digits", "picture")
+    choose(visited, SEVEN)
+    visited.best("7")
+    visited.go("try/digits/onnx")
+    visited.page.wait_for_selector(".answer .timing:has-text('onnx')")
+    visited.best("7")
+    visited.go("try/numbers")
+    visited.page.wait_for_selector(".work[data-model=numbers][aria-busy=false]")
+    assert visited.page.locator(".stage img").count() == 1
+
+
+def test_picture_and_answer_are_there_after_coming_back(visited: Visit) -> None:
+    visited.open_model("digits", "picture")
+    choose(visited, SEVEN)
+    visited.best("7")
+    visited.go("models")
+    visited.page.wait_for_selector("article")
+    visited.go("try")
+    visited.page.wait_for_selector(".work[data-model=digits] .stage img")
+    visited.best("7")
+
+
+def test_refused_picture_leaves_no_old_answer(visited: Visit) -> None:
+    visited.open_model("digits", "picture")
+    choose(visited, SEVEN)
+    visited.best("7")
+    refusal = '{"error": "One sentence.", "code": "INTERNAL"}'
+    visited.page.route(
+        "**/predictions/**",
+        lambda route: route.fulfill(
+            status=500, body=refusal, content_type="application/json"
+        ),
+    )
+    choose(visited, MODELS / "digits" / "samples" / "3.png")
+    visited.problem("INTERNAL")
+    assert visited.page.locator(".answer").count() == 0
+    assert visited.page.inner_text(".over") == ""
+
+
+def test_large_photo_is_sent_in_the_size_that_the_model_needs(
+    visited: Visit, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from PIL import Image
+
+    photo = tmp_path_factory.mktemp("photo") / "large.png"
+    with Image.open(SEVEN) as seven:
+        seven.convert("RGB").resize((3000, 3000)).save(photo)
+    visited.open_model("digits", "picture")
+    sizes = []
+
+    def note(route: object) -> None:
+        sizes.append(len(route.request.post_data_buffer or b""))  # type: ignore[attr-defined]
+        route.continue_()  # type: ignore[attr-defined]
+
+    visited.page.route("**/predictions/**", note)
+    choose(visited, photo)
+    visited.best("7")
+    with visited.page.expect_response("**/predictions/**"):
+        visited.page.check("label:has-text('Send the full size') input")
+    visited.best("7")
+    assert sizes[1] == photo.stat().st_size
+    assert sizes[0] < 200_000
+
+
+def test_search_that_finds_nothing_says_so(visited: Visit) -> None:
+    visited.page.fill("input[type=search]", "nothing like it")
+    visited.page.click("button:text-is('Show all')")
+    visited.page.fill("input[type=search]", "picture label")
+    visited.page.wait_for_selector("article[data-model=digits]")
+    visited.go("activity")
+    visited.page.wait_for_selector(".charts")
+    visited.go("models")
+    visited.page.wait_for_selector("article[data-model=digits]")
+    assert visited.page.input_value("input[type=search]") == "picture label"
+
+
+def test_unloaded_model_can_be_tried(visited: Visit) -> None:
+    visited.server.call("POST", "/v2/repository/models/petals/unload")
+    visited.go("activity")
+    visited.go("models")
+    card = visited.page.locator("article[data-model=petals]")
+    card.locator(".chip.stopped").wait_for()
+    card.locator("a:text-is('Try')").click()
+    visited.page.wait_for_selector(".work[data-model=petals]")
+    visited.page.click("form .primary >> nth=0")
+    visited.best("cm")
