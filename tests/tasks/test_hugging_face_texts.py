@@ -17,11 +17,13 @@ from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.model_facts import MetadataError
 from pocketserve.tasks.text.encoders import longest_first
 from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
+from pocketserve.tasks.text.hugging_face.class_settings import with_class_settings
 from pocketserve.tasks.text.hugging_face.lengths import token_limit
 from pocketserve.tasks.text.hugging_face.post_processor import (
     UnsupportedProcessorError,
     special_of,
 )
+from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings
 from pocketserve.tasks.text.tokens import Special
 from pocketserve.tasks.text.wordpiece import WordPiece
 from pocketserve_wire import ApiError, ErrorCode
@@ -627,3 +629,77 @@ def test_no_answer_is_among_the_answers(tmp_path: Path) -> None:
         "end": 0,
         "score": pytest.approx(likelihood**2),
     }
+
+
+# Parts that a tokenizer's class builds anew
+
+LOWER: dict[str, Any] = {"type": "Lowercase"}
+NFC: dict[str, Any] = {"type": "NFC"}
+BERT_NORMALIZER: dict[str, Any] = {"type": "BertNormalizer", "lowercase": True}
+METASPACE: dict[str, Any] = {"type": "Metaspace", "prepend_scheme": "always"}
+
+
+def sequence(*parts: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(parts)}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "value", "after"),
+    [
+        ("DebertaV2", sequence(NFC), True, sequence(LOWER, NFC)),
+        ("DebertaV2", sequence(LOWER, NFC), False, sequence(NFC)),
+        ("Albert", sequence(LOWER, NFC), True, sequence(LOWER, NFC)),
+        ("XLNet", NFC, True, sequence(LOWER, NFC)),
+        ("Camembert", sequence(NFC), True, sequence(NFC)),
+        ("MPNet", BERT_NORMALIZER, False, {**BERT_NORMALIZER, "lowercase": False}),
+        ("PreTrained", BERT_NORMALIZER, False, BERT_NORMALIZER),
+    ],
+)
+def test_the_class_decides_on_small_letters(
+    name: str, before: Any, value: bool, after: Any
+) -> None:
+    settings = TokenizerSettings(f"{name}TokenizerFast", lower_case=value)
+    document = with_class_settings(json.dumps({"normalizer": before}), settings)
+    assert json.loads(document) == {"normalizer": after}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "scheme"),
+    [
+        ("Camembert", False, "never"),
+        ("DebertaV2", False, "first"),
+        ("XLMRoberta", True, "always"),
+        ("XLMRoberta", None, "always"),
+        ("T5", False, "always"),
+    ],
+)
+def test_the_class_decides_on_the_space_in_front(
+    name: str, value: bool | None, scheme: str
+) -> None:
+    settings = TokenizerSettings(f"{name}Tokenizer", prefix_space=value)
+    split = {"type": "Sequence", "pretokenizers": [METASPACE]}
+    document = with_class_settings(json.dumps({"pre_tokenizer": split}), settings)
+    (part,) = json.loads(document)["pre_tokenizer"]["pretokenizers"]
+    assert part["prepend_scheme"] == scheme
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "is_left"),
+    [("XLNet", None, True), ("XLNet", "Right", False), ("Bert", None, False)],
+)
+def test_the_class_decides_on_the_side_of_padding(
+    name: str, direction: str | None, is_left: bool
+) -> None:
+    settings = TokenizerSettings(f"{name}Tokenizer")
+    padding = {"direction": direction}
+    special = settings.complete(Special(), {}.get, padding)
+    assert special.pad_left is is_left
+
+
+@pytest.mark.parametrize(("name", "first"), [("BigBird", ()), ("Llama", (7,))])
+def test_the_class_decides_on_the_token_in_front(
+    name: str, first: tuple[int, ...]
+) -> None:
+    names = {"bos": "<s>"}
+    settings = TokenizerSettings(f"{name}Tokenizer", add_bos=True, names=names)
+    assert settings.complete(Special(), {"<s>": 7}.get).first == first

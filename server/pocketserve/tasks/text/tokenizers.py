@@ -25,6 +25,7 @@ from pocketserve.tasks.text.hugging_face.added_tokens import (
     AddedToken,
     added_token,
 )
+from pocketserve.tasks.text.hugging_face.class_settings import with_class_settings
 from pocketserve.tasks.text.hugging_face.post_processor import (
     UnsupportedProcessorError,
     special_of,
@@ -334,7 +335,7 @@ def _library_tokenizer(
             "pip install 'pocketserve[text]', on Termux pkg install rust first"
         ) from None
     try:
-        document = _with_prefix_space(content.decode("utf-8"), settings)
+        document = with_class_settings(content.decode("utf-8"), settings)
         library = Library.from_str(document)
         for part in (library.normalizer, library.pre_tokenizer):
             state = None if part is None else json.loads(part.__getstate__())
@@ -347,23 +348,6 @@ def _library_tokenizer(
         raise ModelLoadError(
             f"tokenizer.json beside the model cannot be used: {str(error)[:200]}"
         ) from None
-
-
-def _with_prefix_space(text: str, settings: TokenizerSettings) -> str:
-    """Apply the settings' ``add_prefix_space`` to a ``tokenizer.json``.
-
-    Source: huggingface/transformers, tokenization_roberta.py and tokenization_gpt2.py,
-    which rebuild the byte-level step.
-    """
-    if settings.prefix_space is None or not settings.sets_prefix_space:
-        return text
-    document = json.loads(text)
-    split = document.get("pre_tokenizer")
-    parts = [split, *(split.get("pretokenizers") or ())] if split else []
-    for part in parts:
-        if part.get("type") == "ByteLevel":
-            part["add_prefix_space"] = settings.prefix_space
-    return json.dumps(document)
 
 
 class _NeedsLibraryError(Exception):

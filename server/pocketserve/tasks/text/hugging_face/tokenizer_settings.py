@@ -27,8 +27,22 @@ _GENERIC_CLASSES = (
 _SETS_BOS = ("Llama", "CodeLlama", "Gemma")
 """Classes that rebuild the post-processor by ``add_bos_token`` and ``add_eos_token``, also where these are false."""
 
-_SETS_PREFIX_SPACE = ("Roberta", "GPT2", "Bart", "Longformer", "LED", "Deberta")
-"""Classes that split bytes by ``add_prefix_space``; DeBERTa V2 splits no bytes."""
+_IGNORES_BOS = (
+    "Albert",
+    "Bert",
+    "BigBird",
+    "DistilBert",
+    "Electra",
+    "Funnel",
+    "GPT2",
+    "MPNet",
+    "RoFormer",
+    "XLNet",
+)
+"""Classes with special tokens of their own, whatever ``add_bos_token`` and ``add_eos_token`` say."""
+
+_PADS_LEFT = ("XLNet", "Llama", "CodeLlama", "Gemma", "Cohere")
+"""Classes that are padded on the left where no file says anything."""
 
 Number = Callable[[str], int | None]
 
@@ -58,11 +72,6 @@ class TokenizerSettings(NamedTuple):
     prefix_space: bool | None = None
 
     @property
-    def sets_prefix_space(self) -> bool:
-        """Return whether ``prefix_space`` overrides ``tokenizer.json``."""
-        return self.tokenizer_class.startswith(_SETS_PREFIX_SPACE)
-
-    @property
     def of_bert_class(self) -> bool:
         """Return whether the class reads ``do_lower_case``."""
         return self.tokenizer_class not in _GENERIC_CLASSES
@@ -89,9 +98,14 @@ class TokenizerSettings(NamedTuple):
         return self._with_bos_and_eos(special, number_of)._replace(
             pad=_count_or(pad, special.pad),
             pad_type=_count_or(pad_type, special.pad_type),
-            pad_left=_side(self.padding_side or pads.get("direction")) == "left",
+            pad_left=self._pads_left(pads.get("direction")),
             cut_left=_side(self.truncation_side or cuts.get("direction")) == "left",
         )
+
+    def _pads_left(self, direction: object) -> bool:
+        """Return whether texts are padded on the left; ``direction`` is tokenizer.json's."""
+        side = _side(self.padding_side or direction)
+        return side == "left" if side else self.tokenizer_class.startswith(_PADS_LEFT)
 
     def _number(self, role: str, number_of: Number) -> int | None:
         name = self.names.get(role)
@@ -101,6 +115,8 @@ class TokenizerSettings(NamedTuple):
         bos, eos = self._number("bos", number_of), self._number("eos", number_of)
         first, last = special.first, special.last
         rebuilds = self.tokenizer_class.startswith(_SETS_BOS)
+        if self.tokenizer_class.startswith(_IGNORES_BOS):
+            return special
         if self.add_bos and bos is not None and bos not in first:
             first = (bos, *first)
         elif self.add_bos is False and rebuilds:
