@@ -24,8 +24,8 @@ from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import softmax
-from pocketserve.tasks.text import answer_spans
 from pocketserve.tasks.text.encoders import full_name, token_encoder
+from pocketserve.tasks.text.hugging_face import answer_spans
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import read_object
 from pocketserve.tasks.text.tokenizers import tokenizer_unit
