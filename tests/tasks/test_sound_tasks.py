@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.audio_classification import TimeSpan
 from pocketserve.tasks.audio.containers import container_of
 from pocketserve.tasks.audio.voice_activity import speech_windows
 from pocketserve.tasks.base import AnswerOptions, Hints
@@ -237,7 +238,8 @@ def answer(
 def test_pooling(tmp_path: Path) -> None:
     """A mean weighted by the sound in each window, the maximum, or each window."""
     task = classifier(tmp_path)
-    rows, spans = [[0.1, 0.8, 0.1], [0.9, 0.0, 0.1]], [(0.0, 0.3), (0.3, 0.1)]
+    rows = [[0.1, 0.8, 0.1], [0.9, 0.0, 0.1]]
+    spans = [TimeSpan(0.0, 0.3), TimeSpan(0.3, 0.1)]
     assert [(e["label"], round(e["score"], 3)) for e in answer(task, rows, spans)] == [
         ("loud", 0.6),
         ("quiet", 0.3),
@@ -259,7 +261,7 @@ def test_several_rows_of_one_run(tmp_path: Path) -> None:
     task = classifier(tmp_path, (-1,))
     runs = [{"scores": np.array([[0.2, 0.7, 0.1], [0.6, 0.3, 0.1]], np.float32)}]
     found = task.answer(
-        runs, AnswerOptions(values={"pool": "none"}, top_k=1), [(0.0, 2.0)]
+        runs, AnswerOptions(values={"pool": "none"}, top_k=1), [TimeSpan(0.0, 2.0)]
     )
     assert [(e["start"], e["end"], e["label"]) for e in found] == [
         (0.0, 1.0, "loud"),

@@ -370,13 +370,13 @@ UNFIT: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
     "other bins": (
         (1, 26, 40),
         {},
-        r"shape \[1, 26, 40\] of input 'x' has no place for 20 bins",
+        r"shape \[1, 26, 40\] of input 'x' does not fit 20 bins",
     ),
-    "square": ((1, 20, 20), {}, "fits both ways: say spectrogram.layout"),
+    "square": ((1, 20, 20), {}, "fits both ways: set spectrogram.layout"),
     "the other layout": (
         (1, 26, 20),
         {"layout": "bins-frames"},
-        "no place for 20 bins",
+        "does not fit 20 bins",
     ),
     "two channels": ((1, 26, 20), {"audio": {"channels": 2}}, "is of one channel"),
     "above half the rate": (
@@ -409,7 +409,7 @@ UNFIT: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
         {"frames": 27},
         "frames is 27, but .* takes 26 frames",
     ),
-    "three axes": ((2, 26, 20), {}, "no place for 20 bins"),
+    "three axes": ((2, 26, 20), {}, "does not fit 20 bins"),
 }
 
 

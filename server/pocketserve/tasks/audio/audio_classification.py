@@ -1,8 +1,8 @@
-"""A sound in, the likeliest classes out: over all of it, or window by window."""
+"""Classify a sound, as a whole or window by window."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,19 +30,31 @@ NAME = "audio-classification"
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether a sound goes in and the one output has labels, by the metadata or transformers' files."""
+    """Return whether metadata or transformers' files describe a sound classifier."""
     if is_audio_classifier(facts):
         return True
+    if len(facts.inputs) != 1 or len(facts.outputs) != 1:
+        return False
     labelled = bool(facts.output_metadata(0).associated_files)
-    return (
-        len(facts.inputs) == len(facts.outputs) == 1
-        and labelled
-        and sound_properties(facts) is not None
-    )
+    return labelled and sound_properties(facts) is not None
+
+
+class TimeSpan(NamedTuple):
+    """The start and length of a window, in seconds."""
+
+    start: float
+    seconds: float
+
+
+def _split_span(span: TimeSpan, count: int) -> list[TimeSpan]:
+    """Divide a span evenly: a model may answer several rows for one run."""
+    length = span.seconds / max(1, count)
+    starts = [span.start + span.seconds * row / count for row in range(count)]
+    return [TimeSpan(start, length) for start in starts]
 
 
 class AudioClassification:
-    """Takes a WAV file or raw samples; set up with the manifest's ``[audio]`` and the file's metadata."""
+    """Take a WAV file or raw samples, as ``[audio]`` or the metadata describe them."""
 
     name = NAME
     media = "sound"
@@ -60,46 +72,40 @@ class AudioClassification:
         }
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return a run a window; the context is (start, seconds) of each."""
+        """Return a run for each window."""
         windows = self._input.windows(self._input.read(body, hints))
-        return Prepared(
-            self._input.runs(windows),
-            [(window.start, window.seconds) for window in windows],
-        )
+        spans = [TimeSpan(window.start, window.seconds) for window in windows]
+        return Prepared(self._input.runs(windows), spans)
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label", "index", "score"}``, best first; with ``pool=none`` per window, with its times.
+        """Return ``{"label", "index", "score"}``, best first.
 
-        A window counts in the mean by how much of it is sound: the padded rest of a recording weighs little.
+        With ``pool=none``, each window is answered, with its times. In the mean, a window's
+        weight is the length of its sound, so the padded end of a recording weighs little.
         """
-        ranking, pool = self._ranking, options.values.get("pool", self._pool)
+        ranking = self._ranking
         per_run = [ranking.rows(run[ranking.spec.name]) for run in runs]
+        spans = []
+        for answers, span in zip(per_run, context, strict=True):
+            spans += _split_span(span, len(answers))
         rows = np.concatenate(per_run)
-        spans = [  # a model may answer several rows for one run
-            (start + seconds * row / len(answers), seconds / len(answers))
-            for answers, (start, seconds) in zip(per_run, context, strict=True)
-            for row in range(len(answers))
-        ]
+        pool = options.values.get("pool", self._pool)
+        entries: Answer = []
         if pool == "none":
-            return [
-                entry
-                for row, (start, seconds) in zip(rows, spans, strict=True)
-                for entry in ranking.best(
-                    row, options, start=round(start, 4), end=round(start + seconds, 4)
-                )
-            ]
+            for row, span in zip(rows, spans, strict=True):
+                start = round(span.start, 4)
+                end = round(span.start + span.seconds, 4)
+                entries += ranking.best(row, options, start=start, end=end)
+            return entries
         if not len(rows):
-            return []
-        weights = np.maximum([seconds for _, seconds in spans], 1e-9)
-        return ranking.best(
-            rows.max(axis=0)
-            if pool == "max"
-            else np.average(rows, axis=0, weights=weights),
-            options,
-        )
+            return entries
+        if pool == "max":
+            return ranking.best(rows.max(axis=0), options)
+        weights = np.maximum([span.seconds for span in spans], 1e-9)
+        return ranking.best(np.average(rows, axis=0, weights=weights), options)
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's input and parameters."""
         pool = parameter("pool", default=self._pool)
         return Form(
             ("sound",), (*self._ranking.parameters, pool, *self._input.parameters)

@@ -1,7 +1,8 @@
-"""Names of sound files that are not decoded here, by their first bytes: what phones and browsers record.
+"""Name unsupported sound files by their first bytes.
 
-Sources: ISO/IEC 14496-12 for ``ftyp``, RFC 4867 for AMR, RFC 8794 for EBML, RFC 3533 for Ogg, ISO/IEC 11172-3 for
-the frames of MPEG audio.
+They are the formats that phones and browsers record. Sources: ISO/IEC 14496-12 for
+``ftyp``, RFC 4867 for AMR, RFC 8794 for EBML, RFC 3533 for Ogg, ISO/IEC 11172-3 for the
+frames of MPEG audio.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RESERVED: Final = 3  # bits of a sampling rate that no frame has
 
 
 def container_of(body: memoryview) -> str:
-    """Return the kind of a sound file that is known and not WAV; empty for all others."""
+    """Return the kind of a known sound file other than WAV, else ""."""
     start = bytes(body[:64])
     if start[4:8] == b"ftyp":
         return _brand(start[8:12])

@@ -1,6 +1,7 @@
-"""The input of transformers' audio models, as ``preprocessor_config.json`` describes it.
+"""Read ``preprocessor_config.json`` of transformers' audio models.
 
-Sources: huggingface/transformers, ``feature_extraction_*.py`` of wav2vec2, audio_spectrogram_transformer and whisper.
+Sources: huggingface/transformers, ``feature_extraction_*.py`` of wav2vec2,
+audio_spectrogram_transformer and whisper.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class FeatureExtractor(NamedTuple):
     """A model's input as its files describe it.
 
     Attributes:
-        rate: samples a second.
-        normalize: of the samples, as ``audio.normalize``.
+        rate: samples per second.
+        normalize: normalisation of the samples, as ``audio.normalize``.
         spectrogram: None for models that take samples.
-        frames: that a spectrogram is filled up or cut to; None where the samples are.
-        window: samples that a sound is filled up to; None for any number.
+        frames: a spectrogram is filled or cut to this number; None if the samples are.
+        window: a sound is filled to this number of samples; None for any number.
     """
 
     rate: int
@@ -71,7 +72,7 @@ class FeatureExtractor(NamedTuple):
 
 
 def is_audio_classifier(facts: ModelFacts) -> bool:
-    """Return whether the files beside a model call it an audio classifier of transformers."""
+    """Return whether transformers' files describe an audio classifier."""
     if not any(spec.name in INPUT_NAMES for spec in facts.inputs):
         return False
     try:
@@ -89,7 +90,7 @@ def is_audio_classifier(facts: ModelFacts) -> bool:
 
 
 def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
-    """Return what the files say of the input; None if they don't describe a sound.
+    """Read the files; return None if they don't describe a sound.
 
     Raises:
         MetadataError: the feature extractor, or one of its settings, is not supported.
@@ -117,7 +118,7 @@ def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
 
 
 def _ast(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
-    """Return Kaldi's filter bank, of frames of 25 ms every 10 ms, filled up with zeros."""
+    """Return Kaldi's filter bank: frames of 25 ms every 10 ms, zero-filled."""
     length, hop = rate * 25 // 1000, rate // 100
     n_fft = 1 << (length - 1).bit_length()
     bins = _integer(config, "num_mel_bins", 128, 1, 1024)
@@ -153,7 +154,10 @@ def _ast(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
 
 
 def _whisper(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
-    """Return Whisper's spectrogram: the loudest 8 powers of ten of a sound that is filled up to 30 s."""
+    """Return Whisper's spectrogram of a sound that is filled to 30 s.
+
+    It has a range of 8 powers of ten below the maximum.
+    """
     n_fft = _integer(config, "n_fft", 400, 8, 1 << 16)
     hop = _integer(config, "hop_length", 160, 1, 1 << 16)
     seconds = _integer(config, "chunk_length", 30, 1, 600)

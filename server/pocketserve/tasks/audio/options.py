@@ -13,9 +13,10 @@ MAX_FFT = 1 << 16
 
 
 class AudioOptions(NamedTuple):
-    """The way from a sound to input tensors. Lengths are in samples at the model's rate, times in seconds.
+    """How a sound becomes input tensors.
 
-    None and empty leave a key to the file, to its tensors, or, of ``hop``, to the window. ``versions`` has keys that
+    Lengths are in samples at the model's rate, times in seconds. None and empty leave a key
+    to the file, to its tensors or, for ``hop``, to the window. ``versions`` has keys that
     differ for one version, by its name.
     """
 
@@ -54,7 +55,10 @@ def _audio(table: TomlTable) -> AudioOptions:
 
 
 class SpectrogramOptions(NamedTuple):
-    """The way from samples to features. Names and defaults are librosa's, or torchaudio's where librosa has none."""
+    """How samples become features.
+
+    Names and defaults are librosa's, or torchaudio's for keys that librosa lacks.
+    """
 
     n_fft: int
     win_length: int
@@ -94,32 +98,38 @@ class SpectrogramOptions(NamedTuple):
 
     @property
     def bins(self) -> int:
-        """Features of a frame."""
-        return {"mel": self.n_mels, "mfcc": self.n_mfcc}.get(
-            self.kind, self.n_fft // 2 + 1
-        )
+        """Return the number of features per frame."""
+        if self.kind == "mel":
+            return self.n_mels
+        if self.kind == "mfcc":
+            return self.n_mfcc
+        return self.n_fft // 2 + 1
 
 
 def _spectrogram(table: TomlTable) -> SpectrogramOptions:
-    n_fft, win_length = (
-        table.integer("n_fft", 8, MAX_FFT),
-        table.integer("win_length", 2, MAX_FFT),
-    )
+    n_fft = table.integer("n_fft", 8, MAX_FFT)
+    win_length = table.integer("win_length", 2, MAX_FFT)
     hop_length = table.integer("hop_length", 1, MAX_FFT)
     keys = declared_values(SpectrogramOptions, table)
     if keys.get("kind") == "mfcc":
         keys.setdefault("log", "db")  # the default of librosa and torchaudio
-    length = win_length or n_fft or 0
-    power_of_two = max(8, 1 << (length - 1).bit_length())
-    options = SpectrogramOptions(n_fft or power_of_two, length, hop_length or 0, **keys)
     if hop_length is None:
         raise table.fault(
             "hop_length", "is missing: the samples from one frame to the next"
         )
-    if n_fft is None and win_length is None:
+    length = win_length or n_fft
+    if length is None:
         raise table.fault(
             "win_length", "is missing: the samples of a window; or name n_fft"
         )
+    if n_fft is None:
+        n_fft = max(8, 1 << (length - 1).bit_length())  # the next power of two
+    options = SpectrogramOptions(n_fft, length, hop_length, **keys)
+    _check_spectrogram(table, options)
+    return options
+
+
+def _check_spectrogram(table: TomlTable, options: SpectrogramOptions) -> None:
     if options.win_length > options.n_fft:
         raise table.fault(
             "n_fft", f"is {options.n_fft}, less than win_length, {options.win_length}"
@@ -140,7 +150,6 @@ def _spectrogram(table: TomlTable) -> SpectrogramOptions:
                 key,
                 f"has {len(values)} numbers; give one, or one for each of {options.bins} bins",
             )
-    return options
 
 
 AUDIO = Section("audio", AudioOptions, _audio)

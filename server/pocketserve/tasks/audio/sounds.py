@@ -1,8 +1,8 @@
-"""The input of the tasks on sound: a request's sound becomes a model's windows."""
+"""Turn a request's sound into a model's windows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from pocketserve.tasks.model_facts import (
 )
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire import DATATYPES, strict_json
+from pocketserve_wire import DATATYPES, ApiError, strict_json
 
 RAW_FORMATS = {
     **{f"pcm{bits}": (wav.PCM, bits // 8) for bits in (8, 16, 24, 32)},
@@ -39,19 +39,26 @@ RAW_FORMATS = {
 """The parameter ``format`` of samples without a header; little-endian, channels interleaved."""
 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
-MAX_REAL = 4.0  # of a real sample: 12 dB above full scale, as mixing may leave it; more are 16-bit samples as reals
+# The largest real sample: 12 dB above full scale, as after mixing. Larger numbers are
+# 16-bit samples written as reals.
+MAX_REAL = 4.0
 FITTING = "real numbers from -1 to 1 or 16-bit integers, of shape [samples] or [samples, channels]"
 MAX_WINDOWS = 100_000
-MAX_PREPARED = (
-    1 << 26
-)  # samples in all windows of a request: 256 MiB; windows that overlap much fill it sooner
-MAX_FEATURES = (
-    1 << 24
-)  # numbers of a spectrogram: an hour of 40 bins at 100 Hz; work on it takes 64 bytes for each
+MAX_PREPARED = 1 << 26  # samples in all windows of a request, 256 MiB
+# Numbers of a spectrogram: an hour of 40 bins at 100 Hz. Each takes 64 bytes at work.
+MAX_FEATURES = 1 << 24
+EPSILON = 1e-7  # keeps divisors above 0
+INT16_SCALE = 32768.0
 
 
-class Window(NamedTuple):
-    """Samples of a window, float32 [context + window, channels]; its start, and how much of it is sound, in seconds."""
+class SoundWindow(NamedTuple):
+    """One window of a sound.
+
+    Attributes:
+        samples: float32 [context + window, channels].
+        start: in seconds.
+        seconds: length of its sound, without padding.
+    """
 
     samples: Array
     start: float
@@ -59,123 +66,108 @@ class Window(NamedTuple):
 
 
 class SoundInput:
-    """The way from raw bytes to one model's inputs, set up from the manifest and what the files say.
+    """Prepare sounds for one model, as the manifest and its files say.
 
     Attributes:
         window: samples at a time; None gives the model the whole sound.
     """
 
     def __init__(self, facts: ModelFacts, task: str) -> None:
-        self.options = options = facts.manifest.section(AudioOptions).of_version(
-            facts.version.name
-        )
-        self._spec = spec = _sample_spec(facts, options, task)
+        options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
+        self.options = options
+        self._spec = _sample_spec(facts, options, task)
         properties = sound_properties(facts)
-        extractor = _extractor(facts, spec)
-        rate: Any = options.sample_rate or (properties.sample_rate if properties else 0)
-        if not rate:
-            rate = (
-                extractor.rate
-                if extractor
-                else processor_settings(facts, "sound").get("sampling_rate")
-            )
-        if type(rate) is not int or not 1000 <= rate <= 768_000:
-            raise ModelLoadError(
-                f"model.toml: task {task} needs audio.sample_rate; the model's file does not say it"
-            )
-        self._rate = rate
-        self._channels = (
-            options.channels or (properties.channels if properties else 0) or 1
+        extractor = _extractor(facts, self._spec)
+        self._rate = _sampling_rate(facts, options, properties, extractor, task)
+        declared = properties.channels if properties else 0
+        self._channels = options.channels or declared or 1
+        self._normalize = options.normalize or "none"
+        if options.normalize is None and extractor is not None:
+            self._normalize = extractor.normalize
+        self._features = features_of(
+            facts, self._spec, self._rate, self._channels, extractor
         )
-        self._normalize = options.normalize or (
-            extractor.normalize if extractor else "none"
-        )
-        self._features = features_of(facts, spec, rate, self._channels, extractor)
-        if self._features is None:
-            self.window = options.window or _fixed_window(
-                spec, self._channels, options.context
-            )
-        else:
-            window = options.window or (extractor.window if extractor else None)
-            self.window = self._features.window(window, options.context)
+        self.window = self._window_size(extractor)
         self._hop = options.hop or self.window or 0
         self._fixed: dict[str, Array] = {}
         rate_names = (options.rate_input,) if options.rate_input else RATE_NAMES
-        for spec in [spec for spec in facts.sent_inputs if spec.name in rate_names][:1]:
-            kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
-            self._fixed[spec.name] = np.full(
-                [] if spec.open else [1] * len(spec.shape), rate, kind
-            )
-        self._mask = next(
-            (spec for spec in facts.sent_inputs if spec.name in MASK_NAMES), None
-        )
+        rate_spec = _first_named(facts.sent_inputs, rate_names)
+        if rate_spec is not None:
+            self._fixed[rate_spec.name] = _rate_array(rate_spec, self._rate)
+        self._mask = _first_named(facts.sent_inputs, MASK_NAMES)
+
+    def _window_size(self, extractor: FeatureExtractor | None) -> int | None:
+        options = self.options
+        if self._features is None:
+            fixed = _fixed_window(self._spec, self._channels, options.context)
+            return options.window or fixed
+        window = options.window
+        if window is None and extractor is not None:
+            window = extractor.window
+        return self._features.window(window, options.context)
 
     def read(self, body: memoryview, hints: Hints) -> wav.Sound:
         """Return a request's sound at the model's rate and with its channels."""
         samples, rate = self._decode(body, hints)
         if samples.shape[1] != self._channels:
-            samples = np.repeat(
-                samples.mean(axis=1, keepdims=True), self._channels, axis=1
-            )
+            mono = samples.mean(axis=1, keepdims=True)
+            samples = np.repeat(mono, self._channels, axis=1)
         if len(samples) * self._rate > wav.MAX_FRAMES * rate:
             raise invalid_input(
                 "the sound is too long once it has the model's sampling rate; send it in parts"
             )
         samples = resample(samples, rate, self._rate)
         if self._normalize == "zero-mean":
-            samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+            samples = (samples - samples.mean()) / np.sqrt(samples.var() + EPSILON)
         elif self._normalize == "peak":
-            samples = samples / max(float(np.abs(samples).max()), 1e-7)
+            samples = samples / max(float(np.abs(samples).max()), EPSILON)
         return wav.Sound(samples.astype(np.float32, copy=False), self._rate)
 
-    def windows(self, sound: wav.Sound) -> list[Window]:
-        """Return the sound in the model's pieces, in order; at least one."""
+    def windows(self, sound: wav.Sound) -> list[SoundWindow]:
+        """Return the sound in the model's windows, in order; at least one."""
         samples, window = sound.samples, self.window
-        length = len(samples) if window is None else window + self.options.context
-        size = length * self._channels
-        if self._features is not None:
-            features = self._features.size(length)
-            if features > MAX_FEATURES:
-                raise invalid_input(
-                    "the sound is too long for this model's spectrogram; send it in parts"
-                )
-            size = max(length, features)
+        size = self._prepared_size(len(samples))
         if window is None:
-            return [Window(samples, 0.0, sound.seconds)]
+            return [SoundWindow(samples, 0.0, sound.seconds)]
         count = max(1, 1 + -(-(len(samples) - window) // self._hop))
-        if (
-            self.options.pad == "drop"
-            and count > 1
-            and (count - 1) * self._hop + window > len(samples)
-        ):
+        is_last_padded = (count - 1) * self._hop + window > len(samples)
+        if self.options.pad == "drop" and count > 1 and is_last_padded:
             count -= 1
         maximum = min(MAX_WINDOWS, MAX_PREPARED // size)
         if count > maximum:
             raise invalid_input(
                 f"the sound has {count} windows, the limit is {maximum}; send it in parts"
             )
-        return [
-            self._cut(samples, window, number * self._hop) for number in range(count)
-        ]
+        starts = [number * self._hop for number in range(count)]
+        return [self._cut(samples, window, start) for start in starts]
 
-    def _cut(self, samples: Array, window: int, start: int) -> Window:
+    def _prepared_size(self, samples: int) -> int:
+        """Return the numbers in one window's arrays; raise if they are too many."""
+        length = samples
+        if self.window is not None:
+            length = self.window + self.options.context
+        if self._features is None:
+            return length * self._channels
+        features = self._features.size(length)
+        if features > MAX_FEATURES:
+            raise invalid_input(
+                "the sound is too long for this model's spectrogram; send it in parts"
+            )
+        return max(length, features)
+
+    def _cut(self, samples: Array, window: int, start: int) -> SoundWindow:
         context, channels = self.options.context, samples.shape[1]
-        head, inside = (
-            samples[max(0, start - context) : start],
-            samples[start : start + window],
-        )
+        head = samples[max(0, start - context) : start]
+        inside = samples[start : start + window]
         front = np.zeros((context - len(head), channels), np.float32)
         tail = np.zeros((window - len(inside), channels), np.float32)
         if self.options.pad == "repeat":
             tail = np.resize(inside, tail.shape)
-        return Window(
-            np.concatenate([front, head, inside, tail]),
-            start / self._rate,
-            len(inside) / self._rate,
-        )
+        joined = np.concatenate([front, head, inside, tail])
+        return SoundWindow(joined, start / self._rate, len(inside) / self._rate)
 
-    def runs(self, windows: Sequence[Window]) -> list[Arrays]:
-        """Return the input arrays of each window; real numbers where the input is quantised."""
+    def runs(self, windows: Sequence[SoundWindow]) -> list[Arrays]:
+        """Return the input arrays of each window; reals if the input is quantised."""
         runs: list[Arrays] = []
         for window in cancellable(windows):
             run = {self._spec.name: self._tensor(window.samples), **self._fixed}
@@ -184,68 +176,64 @@ class SoundInput:
             runs.append(run)
         return runs
 
-    def _mask_of(self, window: Window, values: Array) -> Array:
-        """Return ones for a window's samples or frames, and zeros for samples that fill it up."""
+    def _mask_of(self, window: SoundWindow, values: Array) -> Array:
+        """Return 1 for a window's samples or frames, and 0 for padding."""
         assert self._mask is not None
-        count = (
-            values.shape[-1]
-            if self._features is None
-            else max(values.shape[1:], default=1)
-        )
         kind = "<i8" if self._mask.open else DATATYPES[self._mask.datatype].typestr
-        mask = np.ones((1, count), kind)
-        if self._features is None:
-            mask[:, self.options.context + round(window.seconds * self._rate) :] = 0
+        if self._features is not None:
+            return np.ones((1, max(values.shape[1:], default=1)), kind)
+        mask = np.ones((1, values.shape[-1]), kind)
+        end = self.options.context + round(window.seconds * self._rate)
+        mask[:, end:] = 0
         return mask
 
     def _tensor(self, values: Array) -> Array:
         kind = np.dtype(DATATYPES[self._spec.datatype].typestr)
         integers = kind.kind in "iu" and self._spec.quantization is None
         if self.options.scale == "int16" or (integers and self._features is None):
-            values = np.clip(np.rint(values * 32768), -32768, 32767)
+            values = np.clip(np.rint(values * INT16_SCALE), -32768, 32767)
         if self._features is None:
             values = values.reshape(self._shape(*values.shape))
         else:
             values = self._features.array(values[:, 0])
             if integers:
-                values = np.clip(
-                    np.rint(values), np.iinfo(kind).min, np.iinfo(kind).max
-                )
-        return np.ascontiguousarray(
-            values, dtype=kind if integers or kind.kind == "f" else np.float32
-        )
+                limits = np.iinfo(kind)
+                values = np.clip(np.rint(values), limits.min, limits.max)
+        if not integers and kind.kind != "f":
+            kind = np.dtype(np.float32)
+        return np.ascontiguousarray(values, dtype=kind)
 
     def _shape(self, frames: int, channels: int) -> tuple[int, ...]:
-        """Return the input's shape for a window: [n], [1, n], [1, n, channels] or [1, channels, n]."""
+        """Return a window's shape: [n], [1, n], [1, n, channels] or [1, channels, n]."""
         rank = len(self._spec.shape)
+        if channels > 1 and rank < 2:
+            return (frames * channels,)
         if channels > 1:
-            return (
-                (1,) * (rank - 2) + (frames, channels)
-                if rank >= 2
-                else (frames * channels,)
-            )
+            return (*[1] * (rank - 2), frames, channels)
         if self._spec.open:
             return 1, frames
         axis = _length_axis(self._spec)
         return tuple(frames if number == axis else 1 for number in range(rank))
 
     def describe(self) -> dict[str, str]:
-        """Return what happens to a sound, in words, for model cards."""
-        length = (
-            "any length" if self.window is None else f"windows of {self.window} samples"
-        )
+        """Describe the preparation of a sound for model cards."""
+        length = "any length"
+        if self.window is not None:
+            length = f"windows of {self.window} samples"
         channels = "mono" if self._channels == 1 else f"{self._channels} channels"
-        features = "" if self._features is None else f"; {self._features.describe()}"
+        steps = f"resampled to {self._rate} Hz, {channels}, {length}"
+        if self._features is not None:
+            steps = f"{steps}; {self._features.describe()}"
         return {
             "input": "a sound: WAV, or raw samples with ?format=pcm16&rate=&channels=",
-            "preprocessing": f"resampled to {self._rate} Hz, {channels}, {length}{features}",
+            "preprocessing": steps,
             "content_type": "audio/wav",
             "example": "sound.wav",
         }
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Return the request parameters that say what raw samples are."""
+        """Return the request parameters that describe raw samples."""
         kinds = parameter("format", choices=("wav", *RAW_FORMATS), default="wav")
         return (
             kinds,
@@ -254,11 +242,10 @@ class SoundInput:
         )
 
     def _decode(self, body: memoryview, hints: Hints) -> wav.Sound:
-        limit, mono = self.options.max_seconds, self._channels == 1
-        name, rate = (
-            hints.values.get("format", "wav"),
-            hints.values.get("rate", self._rate),
-        )
+        limit = self.options.max_seconds
+        mono = self._channels == 1
+        name = hints.values.get("format", "wav")
+        rate = hints.values.get("rate", self._rate)
         if not len(body):
             raise invalid_input("the body is empty; send a WAV file")
         if name in RAW_FORMATS:
@@ -276,73 +263,110 @@ class SoundInput:
         elif arrays.first_sign(body) == b"[":
             reals = _reals(_listed(body))
         else:
-            from pocketserve.tasks.encoded import (
-                base64_hint,
-            )  # late: only faults need it
-
-            container = container_of(body)
-            kind = (
-                f"a file of kind {container}, which is not decoded here"
-                if container
-                else "no WAV file"
-            )
-            raise invalid_input(
-                f"the body is {kind}; send WAV, or raw samples with format=pcm16, rate and channels as parameters"
-                f"{base64_hint(body)}"
-            )
+            raise _unknown_kind(body)
         channels = 1 if reals.ndim == 1 else max(1, reals.shape[1])
-        return wav.decode(
-            memoryview(reals.tobytes()),
-            wav.SampleFormat(wav.FLOAT, channels, rate, 8),
-            limit,
-            mono=mono,
+        form = wav.SampleFormat(wav.FLOAT, channels, rate, 8)
+        return wav.decode(memoryview(reals.tobytes()), form, limit, mono=mono)
+
+
+def _sampling_rate(
+    facts: ModelFacts,
+    options: AudioOptions,
+    properties: AudioProperties | None,
+    extractor: FeatureExtractor | None,
+    task: str,
+) -> int:
+    """Return the manifest's rate, else the metadata's, else that of other files."""
+    rate: Any = options.sample_rate
+    if not rate and properties is not None:
+        rate = properties.sample_rate
+    if not rate and extractor is not None:
+        rate = extractor.rate
+    elif not rate:
+        rate = processor_settings(facts, "sound").get("sampling_rate")
+    if type(rate) is not int or not 1000 <= rate <= 768_000:
+        raise ModelLoadError(
+            f"model.toml: task {task} needs audio.sample_rate; the model's file does not say it"
         )
+    checked: int = rate
+    return checked
+
+
+def _first_named(
+    specs: Sequence[TensorSpec], names: Collection[str]
+) -> TensorSpec | None:
+    for spec in specs:
+        if spec.name in names:
+            return spec
+    return None
+
+
+def _rate_array(spec: TensorSpec, rate: int) -> Array:
+    """Return the array of an input that takes the sampling rate."""
+    kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
+    shape = [] if spec.open else [1] * len(spec.shape)
+    return np.full(shape, rate, kind)
+
+
+def _unknown_kind(body: memoryview) -> ApiError:
+    """Return the error about a body that is no sound, or of an unsupported kind."""
+    from pocketserve.tasks.encoded import base64_hint  # late: only errors need it
+
+    container = container_of(body)
+    kind = "no WAV file"
+    if container:
+        kind = f"a file of kind {container}, which is not decoded here"
+    return invalid_input(
+        f"the body is {kind}; send WAV, or raw samples with format=pcm16, rate and "
+        f"channels as parameters{base64_hint(body)}"
+    )
 
 
 def _reals(array: Array) -> Array:
-    """Return samples [n] or [n, channels] in little-endian float64; integers are 16-bit samples."""
+    """Return samples [n] or [n, channels] as little-endian float64.
+
+    Integers are 16-bit samples.
+    """
+    got = f"an array of sound must hold {FITTING}, got {array.dtype}"
     shape = array.shape
-    if (
-        array.dtype.kind not in "fi"
-        or array.ndim not in (1, 2)
-        or (array.ndim == 2 and shape[1] > wav.MAX_CHANNELS)
-    ):
-        raise invalid_input(
-            f"an array of sound must hold {FITTING}, got {array.dtype} {list(shape)}"
-        )
-    whole = array.dtype.kind == "i"
-    lowest, highest = (-32768, 32767) if whole else (-MAX_REAL, MAX_REAL)
-    if array.dtype == np.int8 or (
-        array.size and (array.min() < lowest or array.max() > highest)
-    ):
-        raise invalid_input(
-            f"an array of sound must hold {FITTING}, got {array.dtype} with others"
-        )
-    return np.asarray(array.astype("<f8") / (32768.0 if whole else 1.0))
+    if array.dtype.kind not in "fi" or array.ndim not in (1, 2):
+        raise invalid_input(f"{got} {list(shape)}")
+    if array.ndim == 2 and shape[1] > wav.MAX_CHANNELS:
+        raise invalid_input(f"{got} {list(shape)}")
+    lowest, highest, scale = -MAX_REAL, MAX_REAL, 1.0
+    if array.dtype.kind == "i":
+        lowest, highest, scale = -32768, 32767, INT16_SCALE
+    is_outside = array.size and (array.min() < lowest or array.max() > highest)
+    if array.dtype == np.int8 or is_outside:
+        raise invalid_input(f"{got} with others")
+    return np.asarray(array.astype("<f8") / scale)
 
 
 def _listed(body: memoryview) -> Array:
-    """Read samples in JSON: whole numbers are 16-bit samples, unless none is beyond 1."""
+    """Read samples in JSON: integers are 16-bit samples if any is beyond 1."""
     values = strict_json.loads(body)
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):  # the last: an integer beyond FP64
         raise invalid_input(f"a JSON array of sound must hold {FITTING}") from None
+    if not array.size:
+        return array
     with np.errstate(invalid="ignore"):
-        whole = array.size > 0 and bool(
-            (array == np.rint(array)).all() and np.abs(array).max() > 1
-        )
-    return array.astype(np.int64) if whole and np.abs(array).max() < 2**31 else array
+        largest = np.abs(array).max()
+        are_integers = bool((array == np.rint(array)).all())
+    if are_integers and 1 < largest < 2**31:
+        return array.astype(np.int64)
+    return array
 
 
 def sound_properties(facts: ModelFacts) -> AudioProperties | None:
-    """Return what the file itself says of its first input, if that is a sound."""
-    content = facts.metadata.inputs[0].content if facts.metadata.inputs else None
-    return (
-        content.properties
-        if content is not None and isinstance(content.properties, AudioProperties)
-        else None
-    )
+    """Return the metadata of the first input if it is a sound."""
+    if not facts.metadata.inputs:
+        return None
+    content = facts.metadata.inputs[0].content
+    if content is not None and isinstance(content.properties, AudioProperties):
+        return content.properties
+    return None
 
 
 def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorSpec:
@@ -361,7 +385,7 @@ def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorS
 
 
 def _extractor(facts: ModelFacts, spec: TensorSpec) -> FeatureExtractor | None:
-    """Return the feature extractor; None if there is none, or if the manifest describes the input in its place."""
+    """Return the feature extractor unless the manifest replaces it."""
     try:
         return feature_extractor(facts)
     except MetadataError:
@@ -377,14 +401,19 @@ def _length_axis(spec: TensorSpec) -> int:
     fixed = max(axes, key=lambda axis: spec.shape[axis], default=0)
     if spec.shape and spec.shape[fixed] > 1:
         return fixed
-    return max(
-        (axis for axis in axes if spec.shape[axis] < 0), default=len(spec.shape) - 1
-    )
+    for axis in reversed(axes):
+        if spec.shape[axis] < 0:
+            return axis
+    return len(spec.shape) - 1
 
 
 def _fixed_window(spec: TensorSpec, channels: int, context: int) -> int | None:
-    """Return the samples of a window where the input's shape fixes them."""
-    size = 0 if spec.open or not spec.shape else spec.shape[_length_axis(spec)]
+    """Return a window's samples if the input's shape fixes them."""
+    if spec.open or not spec.shape:
+        return None
+    size = spec.shape[_length_axis(spec)]
     if size <= 1:
         return None
-    return (size // channels if len(spec.shape) < 3 else size) - context
+    if len(spec.shape) < 3:
+        size //= channels
+    return size - context

@@ -1,6 +1,7 @@
-"""Spectrograms of samples (linear, mel and MFCC, with NumPy alone), and their place in a model's input.
+"""Compute spectrograms (linear, mel and MFCC) with NumPy, and arrange them as inputs.
 
-Held against librosa, torchaudio's formulas and TensorFlow's by the test vectors beside ``test_spectrogram.py``.
+The test vectors beside ``test_spectrogram.py`` compare them with librosa's, torchaudio's
+formulas and TensorFlow's.
 """
 
 from __future__ import annotations
@@ -19,147 +20,141 @@ from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 
-BLOCK = (
-    1 << 20
-)  # samples of frames that are transformed at a time: they overlap, and are many times the sound
+# Samples transformed at a time: frames overlap and are many times the sound.
+BLOCK = 1 << 20
+EPSILON = 1e-7  # keeps the variance above 0
 _BREAK_HZ, _BREAK_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27.0
 """Slaney's scale is linear up to 1 kHz, which is 15 mel, and logarithmic above."""
 
 
 class Spectrogram:
-    """Features of sounds at one rate, in samples per second. A pure function, called from many threads."""
+    """Compute the features of sounds with a fixed sampling rate.
+
+    Thread-safe: computing changes no state.
+    """
 
     def __init__(self, options: SpectrogramOptions, rate: int) -> None:
         self.options = options
-        self._frame = (
-            options.n_fft if options.frame_length == "n_fft" else options.win_length
-        )
+        self._frame = options.win_length
+        if options.frame_length == "n_fft":
+            self._frame = options.n_fft
         self._window = _window(options, self._frame)
-        self._filters = None if options.kind == "linear" else mel_filters(options, rate)
-        self._cosines = (
-            cosines(options.n_mels, options.n_mfcc) if options.kind == "mfcc" else None
-        )
+        self._filters: Array | None = None
+        if options.kind != "linear":
+            self._filters = mel_filters(options, rate)
+        self._cosines: Array | None = None
+        if options.kind == "mfcc":
+            self._cosines = cosines(options.n_mels, options.n_mfcc)
 
     def count(self, samples: int) -> int:
-        """Return the frames of so many samples; at least one."""
-        padded = samples + (self._frame // 2 * 2 if self.options.center else 0)
-        return 1 + max(0, padded - self._frame) // self.options.hop_length
+        """Return the number of frames of ``samples`` samples, at least 1."""
+        if self.options.center:
+            samples += self._frame // 2 * 2
+        return 1 + max(0, samples - self._frame) // self.options.hop_length
 
     def samples(self, frames: int) -> int:
-        """Return the fewest samples that give so many frames."""
-        inside = (frames - 1) * self.options.hop_length
-        return max(
-            1, inside + (self._frame % 2 if self.options.center else self._frame)
-        )
+        """Return the fewest samples that give ``frames`` frames."""
+        last = self._frame % 2 if self.options.center else self._frame
+        return max(1, (frames - 1) * self.options.hop_length + last)
 
     def features(self, samples: Array) -> Array:
         """Return the features of samples [n], float32 of shape [count(n), bins]."""
         options = self.options
-        power = self._powers(
-            self._padded(samples.astype(np.float64)), self.count(len(samples))
-        )
-        values = _logarithm(power, options)
+        padded = self._padded(samples.astype(np.float64))
+        values = _logarithm(self._powers(padded, self.count(len(samples))), options)
         if self._cosines is not None:
             values = values @ self._cosines
         if options.normalize != "none":
             axis = 0 if options.normalize == "per-bin" else None
-            values = (values - values.mean(axis=axis)) / np.sqrt(
-                values.var(axis=axis) + 1e-7
-            )
-        return np.asarray(
-            (values - np.array(options.mean)) / np.array(options.std), np.float32
-        )
+            deviation = np.sqrt(values.var(axis=axis) + EPSILON)
+            values = (values - values.mean(axis=axis)) / deviation
+        values = (values - np.array(options.mean)) / np.array(options.std)
+        return np.asarray(values, np.float32)
 
     def _padded(self, samples: Array) -> Array:
         options = self.options
         if options.preemphasis and len(samples) and not options.kaldi:
-            samples = np.concatenate(
-                [samples[:1], samples[1:] - options.preemphasis * samples[:-1]]
-            )
+            emphasised = samples[1:] - options.preemphasis * samples[:-1]
+            samples = np.concatenate([samples[:1], emphasised])
         if options.center:
-            mode = (
-                "reflect"
-                if options.pad_mode == "reflect" and len(samples)
-                else "constant"
-            )
-            samples = np.pad(samples, self._frame // 2, mode=mode)  # type: ignore[call-overload]
-        return np.pad(samples, (0, max(0, self._frame - len(samples))))
+            border = self._frame // 2
+            if options.pad_mode == "reflect" and len(samples):
+                samples = np.pad(samples, border, mode="reflect")
+            else:
+                samples = np.pad(samples, border)
+        missing = max(0, self._frame - len(samples))
+        return np.pad(samples, (0, missing))
 
     def _powers(self, samples: Array, count: int) -> Array:
-        """Return powers of all frames, of shape [count, bins]; for MFCC those of the mel bands."""
+        """Return the powers of all frames, [count, bins]; for MFCC of the mel bands."""
         options = self.options
-        frames = np.lib.stride_tricks.sliding_window_view(samples, self._frame)[
-            :: options.hop_length
-        ][:count]
-        result = np.empty(
-            (count, options.n_fft // 2 + 1 if self._filters is None else options.n_mels)
-        )
+        overlapping = np.lib.stride_tricks.sliding_window_view(samples, self._frame)
+        frames = overlapping[:: options.hop_length][:count]
+        bins = options.n_mels
+        if self._filters is None:
+            bins = options.n_fft // 2 + 1
+        result = np.empty((count, bins))
         step = max(1, BLOCK // options.n_fft)
         for start in cancellable(range(0, count, step)):
             block = frames[start : start + step]
             if options.kaldi:
-                block = _emphasised(
-                    block - block.mean(axis=1, keepdims=True), options.preemphasis
-                )
+                centred = block - block.mean(axis=1, keepdims=True)
+                block = _emphasised(centred, options.preemphasis)
             spectrum = np.abs(np.fft.rfft(block * self._window, options.n_fft))
             powers = spectrum if options.power == 1 else spectrum**options.power
-            result[start : start + step] = (
-                powers if self._filters is None else powers @ self._filters
-            )
+            if self._filters is not None:
+                powers = powers @ self._filters
+            result[start : start + step] = powers
         return result
 
 
 def _emphasised(frames: Array, factor: float) -> Array:
-    """Return frames [count, length] with pre-emphasis inside each; the first sample counts as its own predecessor."""
+    """Apply pre-emphasis to each frame; its first sample is its own predecessor."""
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     emphasised: Array = frames - factor * before
     return emphasised
 
 
 def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
-    """Return where bands begin, are highest and end, [n_mels + 2], in mel and in Hz."""
+    """Return the bands' starts, peaks and ends, [n_mels + 2], in mel and in Hz."""
     top = rate / 2 if options.f_max is None else options.f_max
-    low, high = (
-        _mel_of(np.array(hertz), options.mel_scale) for hertz in (options.f_min, top)
-    )
-    edges = np.linspace(low, high, options.n_mels + 2)
+    low_mel = _mel_of(np.array(options.f_min), options.mel_scale)
+    high_mel = _mel_of(np.array(top), options.mel_scale)
+    edges = np.linspace(low_mel, high_mel, options.n_mels + 2)
     return edges, _hertz_of(edges, options.mel_scale)
 
 
 def mel_filters(options: SpectrogramOptions, rate: int) -> Array:
-    """Return the weights of the FFT's bins in the mel bands, of shape [n_fft // 2 + 1, n_mels]."""
+    """Return the weights of the FFT's bins in the bands, [n_fft // 2 + 1, n_mels]."""
     edges, edges_hz = _mel_edges(options, rate)
-    places = np.arange(options.n_fft // 2 + 1) * (rate / options.n_fft)
+    positions = np.arange(options.n_fft // 2 + 1) * (rate / options.n_fft)
     corners = edges_hz
     if options.triangles == "mel":
-        places, corners = _mel_of(places, options.mel_scale), edges
-    rising = (places[:, None] - corners[:-2]) / np.diff(corners)[:-1]
-    falling = (corners[2:] - places[:, None]) / np.diff(corners)[1:]
+        positions = _mel_of(positions, options.mel_scale)
+        corners = edges
+    widths = np.diff(corners)
+    rising = (positions[:, None] - corners[:-2]) / widths[:-1]
+    falling = (corners[2:] - positions[:, None]) / widths[1:]
     weights: Array = np.maximum(0.0, np.minimum(rising, falling))
-    return (
-        weights * (2.0 / (edges_hz[2:] - edges_hz[:-2]))
-        if options.norm == "slaney"
-        else weights
-    )
+    if options.norm == "slaney":
+        weights = weights * (2.0 / (edges_hz[2:] - edges_hz[:-2]))
+    return weights
 
 
 def cosines(bands: int, coefficients: int) -> Array:
-    """Return the cosine transform, type 2 and orthonormal, of shape [bands, coefficients]."""
-    angles = (
-        (np.arange(bands)[:, None] + 0.5) * np.arange(coefficients) * (np.pi / bands)
-    )
+    """Return the orthonormal cosine transform of type 2, [bands, coefficients]."""
+    centres = np.arange(bands)[:, None] + 0.5
+    angles = centres * np.arange(coefficients) * (np.pi / bands)
     table: Array = np.cos(angles) * math.sqrt(2.0 / bands)
     table[:, 0] /= math.sqrt(2.0)
     return table
 
 
 def _window(options: SpectrogramOptions, frame: int) -> Array:
-    """Return the window's weights, in the middle of a frame that is longer."""
+    """Return the window's weights, centred in a longer frame."""
     length = options.win_length
-    cosine = np.cos(
-        np.arange(length)
-        * (2 * np.pi / (length if options.periodic else max(1, length - 1)))
-    )
+    period = length if options.periodic else max(1, length - 1)
+    cosine = np.cos(np.arange(length) * (2 * np.pi / period))
     first = {"hann": 0.5, "hamming": 0.54, "ones": 1.0}[options.window]
     before = (frame - length) // 2
     return np.pad(first - (1 - first) * cosine, (before, frame - length - before))
@@ -168,16 +163,16 @@ def _window(options: SpectrogramOptions, frame: int) -> Array:
 def _logarithm(power: Array, options: SpectrogramOptions) -> Array:
     if options.log == "none":
         return power
-    decibels = 20.0 if options.power == 1 else 10.0  # of one power of ten
+    decibels = 20.0 if options.power == 1 else 10.0  # per power of ten
     unit = {"natural": math.log(10), "log10": 1.0, "db": decibels}[options.log]
-    values = np.log10(np.maximum(power + options.log_offset, options.log_floor)) * unit
+    raised = np.maximum(power + options.log_offset, options.log_floor)
+    values = np.log10(raised) * unit
     if options.ref == "max":
         values = values - values.max()
-    return (
-        values
-        if options.top_db is None
-        else np.maximum(values, values.max() - options.top_db * unit / decibels)
-    )
+    if options.top_db is not None:
+        least = values.max() - options.top_db * unit / decibels
+        values = np.maximum(values, least)
+    return values
 
 
 def _mel_of(hertz: Array, scale: str) -> Array:
@@ -195,98 +190,116 @@ def _hertz_of(mel: Array, scale: str) -> Array:
 
 
 class FeatureLayout(NamedTuple):
-    """The place of a spectrogram in an input."""
+    """The arrangement of a spectrogram in an input.
 
-    frames: int | None  # that the model takes; None for any number
-    swapped: bool  # bins come before frames
-    shape: tuple[
-        int, ...
-    ]  # of the input; -1 stands for the frames, or for all numbers in one dimension
+    Attributes:
+        frames: the number that the model takes; None for any.
+        swapped: whether bins come before frames.
+        shape: of the input; -1 is the frames, or all values if there is one dimension.
+    """
+
+    frames: int | None
+    swapped: bool
+    shape: tuple[int, ...]
 
     def arrange(self, features: Array) -> Array:
-        """Return features [frames or more, bins] in the input's shape; surplus frames at the end are left out."""
+        """Return features [frames or more, bins] in the input's shape.
+
+        Surplus frames at the end are dropped.
+        """
         table = features[: self.frames]
-        return np.ascontiguousarray(table.T if self.swapped else table).reshape(
-            self.shape
-        )
+        if self.swapped:
+            table = table.T
+        return np.ascontiguousarray(table).reshape(self.shape)
 
 
 def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayout:
-    """Derive the layout from an input's shape, and from ``layout`` and ``frames`` where it leaves a choice."""
+    """Derive the layout from an input's shape.
+
+    ``layout`` and ``frames`` of the manifest decide if several fit.
+    """
     bins = options.bins
     if spec.open:
-        swapped = options.layout == "bins-frames"
-        return FeatureLayout(
-            options.frames, swapped, (1, bins, -1) if swapped else (1, -1, bins)
-        )
-    orders = (
-        (False, True) if options.layout is None else (options.layout == "bins-frames",)
-    )
-    layouts = [*_tables(spec.shape, bins, orders)]
-    large = [axis for axis, size in enumerate(spec.shape) if size > 1]
-    small = [size for size in spec.shape if size <= 1]
-    if (
-        not layouts
-        and len(large) == 1
-        and 0 not in small
-        and all(size == 1 for size in small[1:])
-    ):
-        count, rest = divmod(
-            spec.shape[large[0]], bins
-        )  # frames and bins in one dimension
-        flat = tuple(-1 if size > 1 else 1 for size in spec.shape)
-        layouts = [] if rest else [FeatureLayout(count, orders[0], flat)]
+        if options.layout == "bins-frames":
+            return FeatureLayout(options.frames, True, (1, bins, -1))
+        return FeatureLayout(options.frames, False, (1, -1, bins))
+    orders = [False, True]
+    if options.layout is not None:
+        orders = [options.layout == "bins-frames"]
+    layouts = list(_table_layouts(spec.shape, bins, orders))
+    if not layouts:
+        layouts = _flat_layouts(spec.shape, bins, orders[0])
     shape = f"shape {list(spec.shape)} of input {spec.name!r}"
     if not layouts:
         raise ModelLoadError(
-            f"model.toml: {shape} has no place for {bins} bins a frame; check n_mels, n_mfcc, n_fft and layout "
-            f"in [spectrogram]"
+            f"model.toml: {shape} does not fit {bins} bins a frame; check n_mels, "
+            "n_mfcc, n_fft and layout in [spectrogram]"
         )
     best = layouts[0]
-    if options.frames is not None and best.frames not in (None, options.frames):
+    if best.frames is None:
+        best = best._replace(frames=options.frames)
+    if options.frames is not None and best.frames != options.frames:
         raise ModelLoadError(
-            f"model.toml: spectrogram.frames is {options.frames}, but {shape} takes {best.frames} frames of "
-            f"{bins} bins; leave the key out"
+            f"model.toml: spectrogram.frames is {options.frames}, but {shape} takes "
+            f"{best.frames} frames of {bins} bins; leave the key out"
         )
-    if (
-        len(
-            {
-                layout.swapped
-                for layout in layouts
-                if layout.frames == best.frames == bins
-            }
-        )
-        > 1
-    ):
+    square = [layout.swapped for layout in layouts if layout.frames == bins]
+    if best.frames == bins and len(set(square)) > 1:
         raise ModelLoadError(
-            f"model.toml: {shape} fits both ways: say spectrogram.layout, frames-bins or bins-frames"
+            f"model.toml: {shape} fits both ways: set spectrogram.layout to frames-bins "
+            "or bins-frames"
         )
-    return best if best.frames is not None else best._replace(frames=options.frames)
+    return best
 
 
-def _tables(
+def _flat_layouts(
+    shape: tuple[int, ...], bins: int, swapped: bool
+) -> list[FeatureLayout]:
+    """Return the layout with frames and bins in one dimension, if it fits."""
+    large = [size for size in shape if size > 1]
+    small = [size for size in shape if size <= 1]
+    if len(large) != 1 or 0 in small or any(size != 1 for size in small[1:]):
+        return []
+    count, rest = divmod(large[0], bins)
+    if rest:
+        return []
+    flat = tuple(-1 if size > 1 else 1 for size in shape)
+    return [FeatureLayout(count, swapped, flat)]
+
+
+def _table_layouts(
     shape: tuple[int, ...], bins: int, orders: Sequence[bool]
 ) -> Iterator[FeatureLayout]:
-    """Yield layouts in two dimensions, those with a fixed one for bins first; all others are 1, or an open batch."""
-    axes = range(len(shape))
-    for size, swapped, pair in itertools.product(
-        (bins, -1), orders, itertools.combinations(axes, 2)
-    ):
-        rest = [shape[axis] for axis in axes if axis not in pair]
-        rest = rest[1:] if pair[0] > 0 and shape[0] == -1 else rest
-        frame_axis, bin_axis = pair[::-1] if swapped else pair
+    """Yield layouts in two dimensions, those with a fixed size for bins first.
+
+    All other dimensions are 1, or an open batch.
+    """
+    pairs = list(itertools.combinations(range(len(shape)), 2))
+    for size, swapped, pair in itertools.product((bins, -1), orders, pairs):
+        frame_axis, bin_axis = pair
+        if swapped:
+            bin_axis, frame_axis = pair
         frames = shape[frame_axis]
-        if shape[bin_axis] == size and frames and all(length == 1 for length in rest):
-            places = {frame_axis: -1, bin_axis: bins}
-            yield FeatureLayout(
-                frames if frames > 0 else None,
-                swapped,
-                tuple(places.get(axis, 1) for axis in axes),
-            )
+        if shape[bin_axis] != size or not frames or not _others_are_one(shape, pair):
+            continue
+        arranged = [1] * len(shape)
+        arranged[frame_axis] = -1
+        arranged[bin_axis] = bins
+        count = frames if frames > 0 else None
+        yield FeatureLayout(count, swapped, tuple(arranged))
+
+
+def _others_are_one(shape: tuple[int, ...], pair: tuple[int, int]) -> bool:
+    """Return whether all axes but a pair are 1, or the first is open."""
+    for axis, size in enumerate(shape):
+        is_open_batch = axis == 0 and size == -1
+        if axis not in pair and size != 1 and not is_open_batch:
+            return False
+    return True
 
 
 class Features(Spectrogram):
-    """A spectrogram and its place in an input."""
+    """A spectrogram, arranged as an input."""
 
     def __init__(
         self, options: SpectrogramOptions, rate: int, spec: TensorSpec
@@ -295,7 +308,7 @@ class Features(Spectrogram):
         self._layout = feature_layout(spec, options)
 
     def window(self, window: int | None, context: int) -> int | None:
-        """Return the samples of a window: the manifest's, else the fewest that give the model's frames."""
+        """Return a window's samples: the manifest's, else as many as the frames need."""
         frames = self._layout.frames
         if frames is None:
             return window
@@ -310,25 +323,33 @@ class Features(Spectrogram):
         return window
 
     def size(self, samples: int) -> int:
-        """Return the numbers that are made of so many samples; for MFCC the mel bands, which are more."""
-        return self.count(samples) * (
-            self.options.n_mels if self.options.kind == "mfcc" else self.options.bins
-        )
+        """Return the number of values computed for ``samples`` samples.
+
+        For MFCC these are the mel bands, which are more than the coefficients.
+        """
+        options = self.options
+        bins = options.n_mels if options.kind == "mfcc" else options.bins
+        return self.count(samples) * bins
 
     def array(self, samples: Array) -> Array:
         """Return the features of samples [n], float32 in the input's shape."""
         return self._layout.arrange(self.features(samples))
 
     def describe(self) -> str:
-        """Return the features in words, for model cards."""
+        """Describe the features for model cards."""
         options = self.options
         name = "MFCC" if options.kind == "mfcc" else options.kind
-        logarithmic = "log-" if options.log != "none" and options.kind != "mfcc" else ""
-        return f"{logarithmic}{name} spectrogram of {options.bins} bins, every {options.hop_length} samples"
+        if options.log != "none" and options.kind != "mfcc":
+            name = f"log-{name}"
+        step = options.hop_length
+        return f"{name} spectrogram of {options.bins} bins, every {step} samples"
 
 
 class FilledFeatures(Features):
-    """A spectrogram of a whole sound, cut or filled up to a number of frames with zeros before normalisation."""
+    """A whole sound's spectrogram, cut or zero-filled to a number of frames.
+
+    The zeros are filled in before normalisation.
+    """
 
     def __init__(
         self, options: SpectrogramOptions, rate: int, spec: TensorSpec, frames: int
@@ -357,7 +378,7 @@ def features_of(
     channels: int,
     extractor: FeatureExtractor | None,
 ) -> Features | None:
-    """Set up by the manifest's ``[spectrogram]``, else by the files beside the model; None where there is neither."""
+    """Read the manifest's ``[spectrogram]``, else the files; None without either."""
     options: SpectrogramOptions | None = facts.manifest.sections.get(SpectrogramOptions)
     if options is None and extractor is not None and extractor.spectrogram is not None:
         _check_bands(extractor.spectrogram, rate)
@@ -379,10 +400,11 @@ def _check_bands(options: SpectrogramOptions, rate: int) -> None:
         raise ModelLoadError(
             f"model.toml: spectrogram.f_max is above half the sampling rate, {rate / 2:g} Hz"
         )
-    if options.kind != "linear" and any(
-        (np.diff(edges) <= 0).any() for edges in _mel_edges(options, rate)
-    ):
-        raise ModelLoadError(
-            f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} bands below "
-            f"{options.f_max or rate / 2:g} Hz"
-        )
+    if options.kind == "linear":
+        return
+    for edges in _mel_edges(options, rate):
+        if (np.diff(edges) <= 0).any():
+            raise ModelLoadError(
+                f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} "
+                f"bands below {options.f_max or rate / 2:g} Hz"
+            )

@@ -1,8 +1,13 @@
-"""A sound in, the segments of speech in it out. The model takes it window by window and remembers."""
+"""Find segments of speech in a sound.
+
+The model takes it window by window and keeps state.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,14 +33,31 @@ from pocketserve.tasks.scores import (
     activate,
     real_values,
 )
-from pocketserve.tensors import Array
+from pocketserve.tensors import Array, TensorSpec
 
 NAME = "voice-activity"
-HYSTERESIS = 0.15  # speech that has begun goes on until the probability is this much below the threshold
+# Speech continues until the probability is this much below the threshold.
+HYSTERESIS = 0.15
+
+
+class _Times(NamedTuple):
+    """The start of each window, and the length of the sound, in seconds."""
+
+    starts: list[float]
+    seconds: float
+
+
+@dataclass
+class SpeechSegment:
+    """A stretch of speech: times in seconds, and the mean probability."""
+
+    start: float
+    end: float
+    score: float
 
 
 class VoiceActivity:
-    """Takes a WAV file or raw samples; set up with the manifest's ``[audio]`` and ``[state]``."""
+    """Take a WAV file or raw samples, as ``[audio]`` and ``[state]`` describe them."""
 
     name = NAME
     media = "sound"
@@ -43,90 +65,62 @@ class VoiceActivity:
     def __init__(self, facts: ModelFacts) -> None:
         self._activation = facts.manifest.section(ClassificationOptions).activation
         self._input = SoundInput(facts, NAME)
-        self._options = options = self._input.options
+        self._options = self._input.options
         if self._input.window is None or self._input.window < 1:
             raise ModelLoadError(
                 f"model.toml: task {NAME} needs audio.window, the samples that the model takes at a time"
             )
-        states, names = (
-            facts.manifest.state.feedback.values(),
-            [spec.name for spec in facts.outputs],
-        )
-        fitting = (
-            s
-            for s in facts.outputs
-            if (s.name == options.output if options.output else s.name not in states)
-        )
-        output = next(fitting, None)
-        if output is None:
-            raise ModelLoadError(
-                f"model.toml: task {NAME}: no output holds the probability; audio.output may be {', '.join(names)}"
-            )
-        self._output = output  # of speech; its last value where it has several
+        # If an output has several values, the last is the probability.
+        self._output = _probability_output(facts, self._options.output)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return the windows as steps of one sequence; the context is their starts and the sound's end in seconds."""
+        """Return the windows as steps of one sequence."""
         sound = self._input.read(body, hints)
         windows = self._input.windows(sound)
-        return Prepared(
-            self._input.runs(windows),
-            ([window.start for window in windows], sound.seconds),
-            chained=True,
-        )
+        times = _Times([window.start for window in windows], sound.seconds)
+        return Prepared(self._input.runs(windows), times, chained=True)
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label": "speech", "start", "end", "score"}`` in order of time, ``score`` the mean probability.
+        """Return ``{"label": "speech", "start", "end", "score"}``, by time.
 
-        ``threshold`` is the probability from which a window is speech. ``pool=none`` answers every window's:
-        ``{"start", "end", "score"}``.
+        ``score`` is the mean probability. A window is speech if its probability is at
+        least ``threshold``. ``pool=none`` returns ``{"start", "end", "score"}`` of each
+        window.
         """
-        values = [real_values(run[self._output.name], self._output) for run in runs]
-        scores = np.array(
-            [
-                activate(v.astype(np.float64), self._activation).reshape(-1)[-1]
-                for v in values
-            ]
-        )
-        starts, seconds = context
+        times: _Times = context
+        starts, seconds = times.starts, times.seconds
+        scores = np.array([self._probability(run) for run in runs])
         step = starts[1] - starts[0] if len(starts) > 1 else seconds
         ends = [min(start + step, seconds) for start in starts]
+        entries: Answer = []
         if options.values.get("pool") == "none":
-            return [
-                {"start": round(start, 4), "end": round(end, 4), "score": float(score)}
-                for start, end, score in zip(starts, ends, scores, strict=True)
-            ]
-        threshold = (
-            self._options.threshold if options.threshold is None else options.threshold
-        )
+            for start, end, score in zip(starts, ends, scores, strict=True):
+                entries.append(_times_entry(start, end, float(score)))
+            return entries
+        threshold = options.threshold
+        if threshold is None:
+            threshold = self._options.threshold
         silence = max(1, round(self._options.min_silence / step)) if step else 1
         shortest = min(self._options.min_speech, seconds)
-        segments = [
-            (starts[first], ends[last - 1], float(scores[first:last].mean()))
-            for first, last in speech_windows(scores, threshold, silence)
-            if ends[last - 1] - starts[first] >= shortest
-        ]
-        # Some room at both ends, which neighbours share.
-        befores, afters = (
-            [0.0, *(end for _, end, _ in segments)],
-            [*(start for start, _, _ in segments), seconds],
-        )
-        rooms = [after - before for before, after in zip(befores, afters, strict=True)]
-        rooms[1:-1] = [room / 2 for room in rooms[1:-1]]
-        pads = [min(self._options.speech_pad, room) for room in rooms]
-        return [
-            {
-                "label": "speech",
-                "start": round(start - before, 4),
-                "end": round(end + after, 4),
-                "score": score,
-            }
-            for (start, end, score), before, after in zip(
-                segments, pads, pads[1:], strict=False
-            )
-        ][: options.top_k]
+        segments = []
+        for first, last in speech_windows(scores, threshold, silence):
+            start, end = starts[first], ends[last - 1]
+            if end - start >= shortest:
+                score = float(scores[first:last].mean())
+                segments.append(SpeechSegment(start, end, score))
+        _pad_segments(segments, self._options.speech_pad, seconds)
+        for segment in segments[: options.top_k]:
+            entry = _times_entry(segment.start, segment.end, segment.score)
+            entries.append({"label": "speech", **entry})
+        return entries
+
+    def _probability(self, run: Mapping[str, Array]) -> float:
+        values = real_values(run[self._output.name], self._output)
+        activated = activate(values.astype(np.float64), self._activation)
+        return float(activated.reshape(-1)[-1])
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's input and parameters."""
         threshold = parameter("threshold", default=self._options.threshold)
         pool = parameter("pool", choices=("none",), text="none answers each window.")
         return Form(
@@ -138,28 +132,60 @@ class VoiceActivity:
         return {**self._input.describe(), "answer": answer}
 
 
+def _probability_output(facts: ModelFacts, declared: str) -> TensorSpec:
+    """Return the declared output, else the first that is no state."""
+    states = facts.manifest.state.feedback.values()
+    for spec in facts.outputs:
+        if spec.name == declared or (not declared and spec.name not in states):
+            return spec
+    names = ", ".join(spec.name for spec in facts.outputs)
+    raise ModelLoadError(
+        f"model.toml: task {NAME}: no output has the probability; audio.output may be {names}"
+    )
+
+
+def _times_entry(start: float, end: float, score: float) -> dict[str, Any]:
+    return {"start": round(start, 4), "end": round(end, 4), "score": score}
+
+
+def _pad_segments(segments: list[SpeechSegment], pad: float, seconds: float) -> None:
+    """Extend segments at both ends; adjacent ones share the gap between them."""
+    pads: list[float] = []
+    before = 0.0
+    for segment in segments:
+        gap = segment.start - before
+        pads.append(min(pad, gap / 2 if pads else gap))
+        before = segment.end
+    pads.append(min(pad, seconds - before))
+    for number, segment in enumerate(segments):
+        segment.start -= pads[number]
+        segment.end += pads[number + 1]
+
+
 def speech_windows(
     scores: Array, threshold: float, silence: int
 ) -> list[tuple[int, int]]:
-    """Return runs of windows [first, behind the last) that are speech.
+    """Return the ranges [first, end) of consecutive windows that are speech.
 
-    A run begins at the threshold and ends where the score stays below the threshold less the hysteresis for ``silence``
-    windows.
+    A range begins at the threshold. It ends if the score stays below the threshold less
+    the hysteresis for ``silence`` windows.
     """
-    runs: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     first: int | None = None
     quiet = 0
     for number, score in enumerate(scores):
         if score >= threshold:
-            first, quiet = (number if first is None else first), 0
+            if first is None:
+                first = number
+            quiet = 0
         elif first is not None and (quiet or score < threshold - HYSTERESIS):
             quiet += 1
             if quiet >= silence:
-                runs.append((first, number - quiet + 1))
+                ranges.append((first, number - quiet + 1))
                 first, quiet = None, 0
     if first is not None:
-        runs.append((first, len(scores) - quiet))
-    return runs
+        ranges.append((first, len(scores) - quiet))
+    return ranges
 
 
 FIELDS = (

@@ -1,10 +1,12 @@
-"""WAV files: from untrusted bytes to samples.
+"""Decode WAV files from untrusted bytes.
 
-The standard library's ``wave`` reads neither floating point nor companded samples, refuses most extensible headers and
-believes the sizes that a file states. Recorders write all of these, and many leave sizes at 0 or at their maximum when
-a recording is streamed or cut off: whatever samples are there count.
+The standard library's ``wave`` reads neither floating point nor companded samples,
+rejects most extensible headers and trusts the sizes in a file. Recorders write all of
+these, and many leave sizes at 0 or at their maximum if a recording is streamed or cut
+off: the samples that are present count.
 
-Formats are those of Microsoft's "Multiple channel audio data and WAVE files"; A-law and mu-law those of ITU-T G.711.
+Formats are those of Microsoft's "Multiple channel audio data and WAVE files"; A-law and
+mu-law those of ITU-T G.711.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tensors import Array
 
 PCM, FLOAT, A_LAW, MU_LAW, EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
-MAX_CHUNKS = 1000  # in front of the samples; real files have less than ten
+MAX_CHUNKS = 1000  # before the samples; real files have fewer than ten
 MAX_CHANNELS = 64
 MIN_RATE, MAX_RATE = 1000, 768_000
 MAX_FRAMES = 1 << 25  # of decoded sound: 128 MiB as mono float32; 11 minutes at 48 kHz
@@ -44,23 +46,30 @@ _WIDTHS = {
     FLOAT: (4, 8),
     A_LAW: (1,),
     MU_LAW: (1,),
-}  # bytes per sample that can be read
+}
+"""Supported bytes per sample, by format."""
 
 
 class Sound(NamedTuple):
-    """Samples from -1 to 1, float32 of shape [frames, channels], and frames per second."""
+    """Samples from -1 to 1, float32 [frames, channels], and frames per second."""
 
     samples: Array
     rate: int
 
     @property
     def seconds(self) -> float:
-        """The length of the sound."""
+        """Return the length of the sound."""
         return len(self.samples) / self.rate
 
 
 class SampleFormat(NamedTuple):
-    """The layout of samples in memory: code PCM, FLOAT, A_LAW or MU_LAW; bytes of each, valid bits on top."""
+    """The layout of samples in memory.
+
+    Attributes:
+        code: PCM, FLOAT, A_LAW or MU_LAW.
+        width: bytes per sample; its valid bits are the upper ones.
+        order: byte order, ``<`` or ``>``.
+    """
 
     code: int
     channels: int
@@ -70,18 +79,21 @@ class SampleFormat(NamedTuple):
 
 
 def is_wav(body: memoryview) -> bool:
-    """Return whether the bytes start like a WAV file (RIFF, its big-endian RIFX or its 64-bit RF64)."""
-    return (
-        bytes(body[:4]) in (b"RIFF", b"RIFX", b"RF64")
-        and bytes(body[8:12]) == b"WAVE"[: max(0, len(body) - 8)]
-    )
+    """Return whether the bytes start like a WAV file.
+
+    That is RIFF, its big-endian variant RIFX or its 64-bit variant RF64.
+    """
+    kind = b"WAVE"[: max(0, len(body) - 8)]
+    if bytes(body[8:12]) != kind:
+        return False
+    return bytes(body[:4]) in (b"RIFF", b"RIFX", b"RF64")
 
 
 def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
     """Decode a WAV file.
 
     Args:
-        max_seconds: length above which it is refused before any sample is decoded.
+        max_seconds: a longer file is rejected before any sample is decoded.
         mono: mix the channels down to their mean.
     """
     order = ">" if bytes(body[:4]) == b"RIFX" else "<"
@@ -99,25 +111,27 @@ def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
 def decode(
     data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bool
 ) -> Sound:
-    """Convert samples in memory to numbers; a last frame that is cut off is left out."""
+    """Convert samples in memory to numbers; an incomplete last frame is dropped."""
     size = form.width * form.channels
     frames = len(data) // size
     if not frames:
         raise invalid_input("the sound holds no samples")
     if frames > MAX_FRAMES or frames > max_seconds * form.rate:
         raise invalid_input(
-            f"the sound lasts {frames / form.rate:.1f} seconds ({frames} frames); the limits are {max_seconds:g} "
-            f"seconds (audio.max_seconds in model.toml) and {MAX_FRAMES} frames; send it in parts"
+            f"the sound lasts {frames / form.rate:.1f} seconds ({frames} frames); the "
+            f"limits are {max_seconds:g} seconds (audio.max_seconds in model.toml) and "
+            f"{MAX_FRAMES} frames; send it in parts"
         )
     samples = np.empty((frames, 1 if mono else form.channels), np.float32)
-    # Mixing down block by block keeps many channels out of memory.
+    # Mixing down block by block saves the memory of many channels.
     for first in cancellable(range(0, frames, BLOCK_FRAMES)):
         last = min(first + BLOCK_FRAMES, frames)
-        block = _to_real(data[first * size : last * size], form).reshape(
-            -1, form.channels
-        )
-        samples[first:last] = block.mean(axis=1, keepdims=True) if mono else block
-        if not np.isfinite(samples[first:last]).all():
+        block = _to_real(data[first * size : last * size], form)
+        block = block.reshape(-1, form.channels)
+        if mono:
+            block = block.mean(axis=1, keepdims=True)
+        samples[first:last] = block
+        if not np.isfinite(block).all():
             raise invalid_input(
                 "the sound holds samples that are no numbers (NaN or infinite)"
             )
@@ -125,7 +139,7 @@ def decode(
 
 
 def _chunks(body: memoryview, order: str) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield name and content of each chunk, cut to what is there."""
+    """Yield name and content of each chunk; the last may be cut off."""
     at = 12
     for _ in range(MAX_CHUNKS):
         if at + 8 > len(body):
@@ -133,21 +147,20 @@ def _chunks(body: memoryview, order: str) -> Iterator[tuple[bytes, memoryview]]:
         name = bytes(body[at : at + 4])
         (size,) = struct.unpack_from(f"{order}I", body, at + 4)
         at += 8
-        if name == b"data" and size == 0:  # recorders that were cut off leave it open
+        if name == b"data" and size == 0:  # the recording was interrupted
             size = len(body)
         yield name, body[at : at + size]
         at = min(at + size, len(body))
         if size % 2 and at < len(body) and bytes(body[at : at + 4]) not in _KNOWN_IDS:
-            at += 1  # chunks are padded to even sizes, by most writers
+            at += 1  # most writers pad chunks to even sizes
 
 
 def _read_format(chunk: memoryview, order: str) -> SampleFormat:
     if len(chunk) < 16:
         raise invalid_input("the WAV file's format is cut off")
     code, channels, rate, _, align, bits = struct.unpack_from(f"{order}HHIIHH", chunk)
-    if (
-        code == EXTENSIBLE and len(chunk) >= 26
-    ):  # the first two bytes of the sub-format's GUID
+    if code == EXTENSIBLE and len(chunk) >= 26:
+        # The first two bytes of the sub-format's GUID.
         (code,) = struct.unpack_from(f"{order}H", chunk, 24)
     if not 1 <= channels <= MAX_CHANNELS:
         raise invalid_input(
@@ -157,11 +170,10 @@ def _read_format(chunk: memoryview, order: str) -> SampleFormat:
         raise invalid_input(
             f"the sound has {rate} samples per second; {MIN_RATE} to {MAX_RATE} can be read"
         )
-    width = (
-        align // channels
-        if align and align % channels == 0 and align // channels * 8 >= bits
-        else -(-bits // 8)
-    )
+    width = -(-bits // 8)
+    aligned, rest = divmod(align, channels)
+    if aligned and not rest and aligned * 8 >= bits:
+        width = aligned
     if width not in _WIDTHS.get(code, ()):
         raise invalid_input(
             f"the WAV file's samples (format {code}, {bits} bits) cannot be read; save it as 16-bit PCM"
@@ -171,25 +183,36 @@ def _read_format(chunk: memoryview, order: str) -> SampleFormat:
 
 def _to_real(data: memoryview, form: SampleFormat) -> Array:
     """Return float32 from -1 to 1."""
-    width = form.width
     if form.code in (A_LAW, MU_LAW):
-        return (_a_law_table() if form.code == A_LAW else _mu_law_table())[
-            np.frombuffer(data, np.uint8)
-        ]
-    if width == 3:
-        padded = np.zeros((len(data) // 3, 4), np.uint8)
-        packed = np.frombuffer(data, np.uint8).reshape(-1, 3)
-        padded[:, 1:] = packed if form.order == "<" else packed[:, ::-1]
-        values, width = padded.reshape(-1).view("<i4"), 4
-    else:
-        kind = "f" if form.code == FLOAT else "u" if width == 1 else "i"
-        values = np.frombuffer(data, f"{form.order}{kind}{width}")
-    scale = 1.0 if form.code == FLOAT else 2.0 ** (8 * width - 1)
+        table = _a_law_table() if form.code == A_LAW else _mu_law_table()
+        return table[np.frombuffer(data, np.uint8)]
     with np.errstate(over="ignore", invalid="ignore"):
-        real: Array = (
-            (values.astype(np.float64) - (128.0 if width == 1 else 0.0)) / scale
-        ).astype(np.float32)
+        real: Array = _scaled(data, form).astype(np.float32)
     return real
+
+
+def _scaled(data: memoryview, form: SampleFormat) -> Array:
+    """Return PCM and floating-point samples as float64."""
+    if form.code == FLOAT:
+        floats = np.frombuffer(data, f"{form.order}f{form.width}")
+        return floats.astype(np.float64)
+    if form.width == 1:  # unsigned
+        return (np.frombuffer(data, np.uint8).astype(np.float64) - 128.0) / 128.0
+    if form.width == 3:
+        return _three_bytes(data, form.order) / 2.0**31
+    values = np.frombuffer(data, f"{form.order}i{form.width}")
+    scale: float = 2.0 ** (8 * form.width - 1)
+    return np.asarray(values.astype(np.float64) / scale)
+
+
+def _three_bytes(data: memoryview, order: str) -> Array:
+    """Return 24-bit samples as the upper bytes of 32-bit integers."""
+    packed = np.frombuffer(data, np.uint8).reshape(-1, 3)
+    if order == ">":
+        packed = packed[:, ::-1]
+    padded = np.zeros((len(packed), 4), np.uint8)
+    padded[:, 1:] = packed
+    return padded.reshape(-1).view("<i4").astype(np.float64)
 
 
 def _mu_law_table() -> Array:
