@@ -1,13 +1,14 @@
-"""Raw camera frames: ``?format=nv21&width=640&height=480&rotation=90``.
+"""Read raw camera frames: ``?format=nv21&width=640&height=480&rotation=90``.
 
-Android's ImageProxy and Camera2 give YUV_420_888; CameraX can give RGBA_8888. The colours are taken as JFIF: BT.601
-with all values from 0 to 255. Android's system/graphics.h describes HAL_DATASPACE_V0_JFIF so, the space in which its
-cameras also make JPEGs. From Android 13 on, Image.getDataSpace() tells where a device differs.
+Android's ImageProxy and Camera2 give YUV_420_888; CameraX can give RGBA_8888. Colours are
+JFIF: BT.601 with values from 0 to 255, as Android's system/graphics.h describes
+HAL_DATASPACE_V0_JFIF, the space of its cameras' JPEGs. From Android 13 on,
+Image.getDataSpace() reports a device that differs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,10 +20,22 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
-_PACKED = {"rgba": (4, "RGB", "RGBX"), "rgb": (3, "RGB", "RGB"), "gray": (1, "L", "L")}
-"""Bytes per pixel, and Pillow's modes of picture and bytes."""
 
-ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}  # EXIF's by the degrees of ``rotation``
+
+class _PackedFormat(NamedTuple):
+    """A format with all values of a pixel together; the modes are Pillow's."""
+
+    pixel_bytes: int
+    mode: str
+    raw_mode: str
+
+
+_PACKED = {
+    "rgba": _PackedFormat(4, "RGB", "RGBX"),
+    "rgb": _PackedFormat(3, "RGB", "RGB"),
+    "gray": _PackedFormat(1, "L", "L"),
+}
+ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}  # EXIF's, by degrees of ``rotation``
 _NEEDS_FORMAT = (
     "width",
     "height",
@@ -33,23 +46,31 @@ _NEEDS_FORMAT = (
 )
 
 
+class _Planes(NamedTuple):
+    """The planes Y, U and V; the last two at half width and height."""
+
+    luma: Array
+    blue: Array
+    red: Array
+
+
 def is_frame(hints: Hints) -> bool:
-    """Return whether the caller says that the body is a frame."""
+    """Return whether the request declares its body as a frame."""
     name = hints.values.get("format")
-    if name is None:
-        stray = next((name for name in _NEEDS_FORMAT if name in hints.values), None)
-        if stray is not None:
+    if name in FORMATS:
+        return True
+    if name is not None:
+        raise invalid_parameter(f"parameter format must be one of {', '.join(FORMATS)}")
+    for stray in _NEEDS_FORMAT:
+        if stray in hints.values:
             raise invalid_parameter(
                 f"parameter {stray} needs format, one of {', '.join(FORMATS)}"
             )
-        return False
-    if name not in FORMATS:
-        raise invalid_parameter(f"parameter format must be one of {', '.join(FORMATS)}")
-    return True
+    return False
 
 
 def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
-    """Return (width, height) of the frame once it is turned upright."""
+    """Return (width, height) of the upright frame."""
     values = hints.values
     if "width" not in values or "height" not in values:
         raise invalid_parameter(
@@ -64,79 +85,111 @@ def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
 
 
 def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image:
-    """Return the frame's picture in ``RGB`` or ``L``, not turned yet.
+    """Return the frame's picture in ``RGB`` or ``L``, not rotated yet.
 
     Args:
-        hints: those of a frame whose size was checked by :func:`frame_size`.
-        halved: at half its width and height, for ``nv21`` and ``yuv420``, as their colours come: a quarter of the work.
+        hints: a frame's, checked by :func:`frame_size`.
+        halved: return ``nv21`` and ``yuv420`` at half the size, that of their colours; it
+            is a quarter of the work.
     """
+    if hints.values["format"] in _PACKED:
+        return _read_packed(body, hints)
+    return _read_yuv(_yuv(body, hints), halved=halved)
+
+
+def _read_packed(body: memoryview, hints: Hints) -> Image:
     import PIL.Image
 
     values = hints.values
-    name, width, height = values["format"], values["width"], values["height"]
-    if name in _PACKED:
-        size, mode, raw_mode = _PACKED[name]
-        _check_pixel_stride(hints, size)
-        row = _stride(hints, "row_stride", width * size)
-        _check_length(body, (height - 1) * row + width * size, height * row, hints)
-        picture = PIL.Image.new(mode, (width, height), None)
-        for top, bottom in spans(height, width):
-            rows = body[top * row : bottom * row]
-            picture.paste(
-                PIL.Image.frombytes(
-                    mode, (width, bottom - top), rows, "raw", raw_mode, row
-                ),
-                (0, top),
-            )
-        return picture
-    planes = _yuv(body, hints)
-    picture = PIL.Image.new("RGB", planes[1 if halved else 0].shape[::-1], None)
-    for top, bottom in spans(len(planes[1]), 4 * planes[1].shape[1]):
-        luma = PIL.Image.fromarray(planes[0][2 * top : 2 * bottom])
-        chroma = [PIL.Image.fromarray(plane[top:bottom]) for plane in planes[1:]]
+    width, height = values["width"], values["height"]
+    size, mode, raw_mode = _PACKED[values["format"]]
+    _check_pixel_stride(hints, size)
+    row = _stride(hints, "row_stride", width * size)
+    _check_length(body, (height - 1) * row + width * size, height * row, hints)
+    picture = PIL.Image.new(mode, (width, height), None)
+    for top, bottom in spans(height, width):
+        data = body[top * row : bottom * row]
+        strip_size = (width, bottom - top)
+        strip = PIL.Image.frombytes(mode, strip_size, data, "raw", raw_mode, row)
+        picture.paste(strip, (0, top))
+    return picture
+
+
+def _read_yuv(planes: _Planes, *, halved: bool) -> Image:
+    import PIL.Image
+
+    shape = planes.blue.shape if halved else planes.luma.shape
+    picture = PIL.Image.new("RGB", shape[::-1], None)
+    rows, columns = planes.blue.shape
+    for top, bottom in spans(rows, 4 * columns):
+        luma = PIL.Image.fromarray(planes.luma[2 * top : 2 * bottom])
+        blue = PIL.Image.fromarray(planes.blue[top:bottom])
+        red = PIL.Image.fromarray(planes.red[top:bottom])
         if halved:
             luma = luma.reduce(2)
         else:
-            chroma = [
-                plane.resize(luma.size, PIL.Image.Resampling.NEAREST)
-                for plane in chroma
-            ]
-        strip = PIL.Image.merge("YCbCr", (luma, *chroma)).convert("RGB")
+            blue = blue.resize(luma.size, PIL.Image.Resampling.NEAREST)
+            red = red.resize(luma.size, PIL.Image.Resampling.NEAREST)
+        strip = PIL.Image.merge("YCbCr", (luma, blue, red)).convert("RGB")
         picture.paste(strip, (0, top if halved else 2 * top))
     return picture
 
 
-def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
-    """Return the planes Y, U and V: in NV21 V and U take turns in one plane, in yuv420 they lie in one each."""
-    values, interleaved = hints.values, hints.values["format"] == "nv21"
+def _yuv(body: memoryview, hints: Hints) -> _Planes:
+    """Return views of a frame's planes."""
+    values = hints.values
     width, height = values["width"], values["height"]
     if width % 2 or height % 2:
         raise invalid_parameter(
             f"format={values['format']} needs an even width and height, not {width}x{height}"
         )
     row = _stride(hints, "row_stride", width)
-    start, columns, rows = height * row, width // 2, height // 2
-    if interleaved:
-        _check_pixel_stride(hints, 2)
-    step = values.get("pixel_stride", 2 if interleaved else 1)
-    used = width if interleaved else (columns - 1) * step + 1
-    uv_row = _stride(
-        hints, "uv_row_stride", used, row if interleaved else columns * step
+    read_chroma = _interleaved if values["format"] == "nv21" else _separate
+    chroma = read_chroma(body, hints, row)
+    luma = np.ndarray((height, width), np.uint8, body, 0, (row, 1))
+    shape = (height // 2, width // 2)
+    strides = (chroma.row, chroma.step)
+    blue = np.ndarray(shape, np.uint8, body, chroma.blue, strides)
+    red = np.ndarray(shape, np.uint8, body, chroma.red, strides)
+    return _Planes(luma, blue, red)
+
+
+class _Chroma(NamedTuple):
+    """Positions of the first blue and red value, and their strides in bytes."""
+
+    blue: int
+    red: int
+    row: int
+    step: int
+
+
+def _interleaved(body: memoryview, hints: Hints, row: int) -> _Chroma:
+    """Return NV21's layout: V and U alternate in one plane."""
+    width, height = hints.values["width"], hints.values["height"]
+    _check_pixel_stride(hints, 2)
+    uv_row = _stride(hints, "uv_row_stride", width, row)
+    start = height * row
+    rows = height // 2
+    _check_length(
+        body, start + (rows - 1) * uv_row + width, start + rows * uv_row, hints
     )
-    # Android's buffers end with the last value of the last row; other sources pad that row too. The length tells.
-    short, full, planes = (
-        (rows - 1) * uv_row + used,
-        rows * uv_row,
-        1 if interleaved else 2,
-    )
-    _check_length(body, start + planes * short, start + planes * full, hints)
-    second = start + (full if len(body) == start + 2 * full else short)
-    blue, red = (start + 1, start) if interleaved else (start, second)
-    return (
-        np.ndarray((height, width), np.uint8, body, 0, (row, 1)),
-        np.ndarray((rows, columns), np.uint8, body, blue, (uv_row, step)),
-        np.ndarray((rows, columns), np.uint8, body, red, (uv_row, step)),
-    )
+    return _Chroma(start + 1, start, uv_row, 2)
+
+
+def _separate(body: memoryview, hints: Hints, row: int) -> _Chroma:
+    """Return yuv420's layout: a plane for U and another for V."""
+    width, height = hints.values["width"], hints.values["height"]
+    columns, rows = width // 2, height // 2
+    step = hints.values.get("pixel_stride", 1)
+    used = (columns - 1) * step + 1
+    uv_row = _stride(hints, "uv_row_stride", used, columns * step)
+    start = height * row
+    # Android's buffers end with the last value of the last row; other sources pad that
+    # row too. The body's length shows which.
+    short, full = (rows - 1) * uv_row + used, rows * uv_row
+    _check_length(body, start + 2 * short, start + 2 * full, hints)
+    plane = full if len(body) == start + 2 * full else short
+    return _Chroma(start, start + plane, uv_row, step)
 
 
 def _check_pixel_stride(hints: Hints, step: int) -> None:

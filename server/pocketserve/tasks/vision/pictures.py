@@ -1,6 +1,6 @@
-"""Pictures: from the bytes of a file to an array of pixels of a given size.
+"""Decode pictures into pixel arrays of a given size.
 
-Whatever is wrong with them is an ApiError, INVALID_INPUT or INVALID_PARAMETER.
+Every fault of a picture is an ApiError, INVALID_INPUT or INVALID_PARAMETER.
 """
 
 from __future__ import annotations
@@ -35,39 +35,45 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
-LIBHEIF = (
-    1,
-    23,
-)  # the oldest that is used: 1.21 decoded as many pixels as the stream holds, whatever was announced
+# The oldest safe version: 1.21 ignored the announced size and decoded every pixel.
+LIBHEIF = (1, 23)
 SCALABLE = ("JPEG", "MPO")
-"""What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
+"""Formats that can be decoded at a fraction of their size.
+
+MPO: several JPEGs in one file, as many phones write.
+"""
 
 WHOLE_PIXELS = 1 << 21
 """The most pixels to which a whole picture is scaled before it is cropped."""
 
 EXACT_PIXELS = 1 << 20
-"""A JPEG of at most this size is decoded whole: scaling in the decoder would save milliseconds, and its answers would
-differ in the second decimal from those of the model's own authors, who do not."""
+"""The most pixels of a JPEG that is decoded at full size.
 
-MAX_SIDE = 32_767  # pixels: by rows and columns, decoders and resizers take gigabytes for one of 64 million
-FULL_SIZE_SCANS = 16  # that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten
-UNSTOPPABLE_PIXELS = (
-    1 << 24
-)  # of a WebP or AVIF, whose decoders take up to a tenth of a second for a million
-AVIF_SHARES = 2.25  # of that in all parts of an AVIF
-MAX_READS = (
-    1 << 20
-)  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
-BLOCK_BYTES = (
-    1 << 13
-)  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many. Pillow's
-# own 64 KiB stay for a JPEG of one scan, which one call may decode whole: max_image_pixels bounds that.
-BYTES_PER_PIXEL = 8  # of a picture while it is read: Pillow holds four bytes a pixel, before and after a step
+Scaling in the decoder would save milliseconds, but its answers would differ in the second
+decimal from those of the model's authors.
+"""
+
+# Pixels: decoders and resizers allocate gigabytes for a side of 64 million.
+MAX_SIDE = 32_767
+# Scans of a JPEG of the largest size; smaller ones may have more. Encoders make ten.
+FULL_SIZE_SCANS = 16
+# Pixels of a WebP or AVIF. Their decoders can't be interrupted, and take as much as a
+# tenth of a second per million.
+UNSTOPPABLE_PIXELS = 1 << 24
+AVIF_SHARES = 2.25  # of UNSTOPPABLE_PIXELS, in all parts of an AVIF
+# Reads of a file: Pillow keeps an object of 100 bytes for each chunk of 4.
+MAX_READS = 1 << 20
+# Bytes that a decoder reads between two checkpoints: a PNG's may become a thousand times
+# as many. A JPEG of one scan keeps Pillow's 64 KiB; max_image_pixels bounds it.
+BLOCK_BYTES = 1 << 13
+# Pillow needs four bytes per pixel, before and after a step.
+BYTES_PER_PIXEL = 8
 _ORIENTATION = 0x0112
+_LIGHT = 128  # mean of a border from which it is light
 
 
 class PictureShape(NamedTuple):
-    """The picture that a model takes: size in pixels and colour channels (1 or 3)."""
+    """A model's picture: size in pixels and colour channels (1 or 3)."""
 
     width: int
     height: int
@@ -81,79 +87,93 @@ def read_picture(
     max_pixels: int,
     hints: Hints = NO_HINTS,
 ) -> tuple[Array, Placement]:
-    """Decode, turn upright, convert and resize a picture.
+    """Decode, rotate upright, convert and resize a picture.
 
     Args:
-        shape: its size doesn't count if ``options.sizing`` is set, which may depend on the picture.
-        max_pixels: decoded size above which the picture is refused before any pixel is decoded.
-        hints: may say that the body is a raw camera frame, and which region counts.
+        shape: its size is ignored if ``options.sizing`` is set, which may depend on the
+            picture.
+        max_pixels: a larger picture is rejected before any pixel is decoded.
+        hints: may say that the body is a raw camera frame, and name a region.
 
     Returns:
-        uint8 of shape [height, width, channels], 0 to 255; and where the picture lies in it.
+        uint8 of shape [height, width, channels], 0 to 255; and the picture's placement.
     """
     size = (shape.width, shape.height)
-    with _opened(body, hints, max_pixels, size) as (image, upright_size, orientation):
-        region = _region(hints, upright_size)
+    with _opened(body, hints, max_pixels, size) as source:
+        region = _region(hints, source.upright_size)
         if options.sizing is not None:
-            placement = place_sized(upright_size, options.sizing, region)
+            placement = place_sized(source.upright_size, options.sizing, region)
             _check_size(placement.input, max_pixels)
         else:
             placement = place(
-                upright_size,
+                source.upright_size,
                 size,
                 options.resize or "stretch",
                 region,
                 options.crop_fraction or 1.0,
             )
         mode = "L" if shape.channels == 1 else "RGB"
-        decoded = _decode(image, mode, orientation, placement, max_pixels)
+        decoded = _decode(source, mode, placement, max_pixels)
         resized = _resize(decoded, placement, options, region)
         width, height = placement.input
-        pixels = np.asarray(resized, dtype=np.uint8).reshape(
-            height, width, shape.channels
-        )
+        pixels = np.asarray(resized, dtype=np.uint8)
+        pixels = pixels.reshape(height, width, shape.channels)
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
-    inverted = options.invert == "always"
-    if options.invert == "auto":  # the border is the ground
-        inverted = (
-            np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]).mean()
-            >= 128
-        )
-    return 255 - pixels if inverted else pixels, placement
+    if options.invert == "always" or (options.invert == "auto" and _is_light(pixels)):
+        pixels = 255 - pixels
+    return pixels, placement
+
+
+def _is_light(pixels: Array) -> bool:
+    """Return whether the border, and so the background, is light."""
+    border = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
+    return bool(np.concatenate(border).mean() >= _LIGHT)
 
 
 def read_whole(
     body: memoryview, max_pixels: int, longest: int, hints: Hints = NO_HINTS
 ) -> tuple[Image, tuple[int, int]]:
-    """Return the upright picture in RGB, of at most ``longest`` pixels a side; and its true (width, height)."""
-    with _opened(body, hints, max_pixels, (longest, longest)) as (
-        image,
-        upright_size,
-        orientation,
-    ):
-        scale = min(1.0, longest / max(upright_size))
-        size = (
-            max(1, round(upright_size[0] * scale)),
-            max(1, round(upright_size[1] * scale)),
-        )
-        picture = _decode(
-            image, "RGB", orientation, place(upright_size, size, "stretch"), max_pixels
-        )
+    """Return the upright picture in RGB, and its original (width, height).
+
+    It is scaled down to at most ``longest`` pixels a side.
+    """
+    with _opened(body, hints, max_pixels, (longest, longest)) as source:
+        width, height = source.upright_size
+        scale = min(1.0, longest / max(width, height))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        placement = place(source.upright_size, size, "stretch")
+        picture = _decode(source, "RGB", placement, max_pixels)
         if picture.size == size:
-            return picture.copy(), upright_size
-        return strips.resize(
-            picture, size, "bilinear", (0, 0, *picture.size)
-        ), upright_size
+            return picture.copy(), source.upright_size
+        box = (0, 0, *picture.size)
+        resized = strips.resize(picture, size, "bilinear", box)
+        return resized, source.upright_size
+
+
+class _OpenedPicture(NamedTuple):
+    """A picture before its pixels are decoded.
+
+    Attributes:
+        upright_size: (width, height).
+        orientation: EXIF's, 1 to 8.
+    """
+
+    image: Image
+    upright_size: tuple[int, int]
+    orientation: int
 
 
 @contextmanager
 def _opened(
     body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
-) -> Iterator[tuple[Image, tuple[int, int], int]]:
-    """Yield a picture, with room for what is decoded at once; its upright (width, height); its EXIF orientation.
+) -> Iterator[_OpenedPicture]:
+    """Open a picture or camera frame and reserve memory for immediate decoding.
 
-    Whatever Pillow raises on a broken file becomes one sentence for the caller. ``size`` is needed in the end.
+    Pillow's exceptions about a broken file become INVALID_INPUT.
+
+    Args:
+        size: the size to which the picture will be scaled.
     """
     try:
         import PIL.Image
@@ -161,113 +181,131 @@ def _opened(
         raise invalid_input(
             "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
         ) from None
-    PIL.Image.MAX_IMAGE_PIXELS = (
-        None  # our own limit is checked before any pixel is decoded
-    )
+    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before decoding
     if not len(body):
         raise invalid_input("the body is empty; send a picture")
     try:
         if hints.values and is_frame(hints):
-            width, height = upright_size = frame_size(hints, max_pixels)
-            _make_room(upright_size, max_pixels)
-            halved = (
-                min(width / size[0], height / size[1]) >= 2
-                and "region" not in hints.values
-            )
-            yield (
-                read_frame(body, hints, halved=halved),
-                upright_size,
-                ORIENTATIONS[hints.values.get("rotation", 0)],
-            )
+            yield _open_frame(body, hints, max_pixels, size)
             return
         with _open(body, max_pixels) as image:
             orientation = image.getexif().get(_ORIENTATION, 1)
-            yield (
-                image,
-                image.size[::-1] if orientation in strips.SIDEWAYS else image.size,
-                orientation,
-            )
+            upright_size = image.size
+            if orientation in strips.SIDEWAYS:
+                upright_size = image.size[::-1]
+            yield _OpenedPicture(image, upright_size, orientation)
     except ApiError:
         raise
-    except (
-        Exception
-    ) as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
+    except Exception as error:
+        # Decoders raise OSError, ValueError, SyntaxError, struct.error and others.
         raise invalid_input(
             f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}"
         ) from None
 
 
+def _open_frame(
+    body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
+) -> _OpenedPicture:
+    width, height = frame_size(hints, max_pixels)
+    _make_room((width, height), max_pixels)
+    is_large = min(width / size[0], height / size[1]) >= 2
+    halved = is_large and "region" not in hints.values
+    image = read_frame(body, hints, halved=halved)
+    orientation = ORIENTATIONS[hints.values.get("rotation", 0)]
+    return _OpenedPicture(image, (width, height), orientation)
+
+
 def _open(body: memoryview, max_pixels: int) -> Image:
-    """Open a file, or an array of pixels, without decoding more than the size that it claims allows."""
+    """Open a file or pixel array; decode nothing beyond the claimed size."""
     import PIL.Image
 
-    if (
-        arrays.is_npy(body)
-        and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None
-    ):
-        _make_room((pixels.shape[1], pixels.shape[0]), max_pixels)
-        return PIL.Image.fromarray(pixels)
-    from pocketserve.formats.avif import is_avif  # late: tensors need none
-    from pocketserve.tasks.vision.picture_headers import (
-        MAX_SCANS,
-        picture_kind,
-        scans_of,
-        size_to_hold,
-    )
+    if arrays.is_npy(body):
+        pixels = arrays.picture_in(arrays.read_npy(body))
+        if pixels is not None:
+            _make_room((pixels.shape[1], pixels.shape[0]), max_pixels)
+            return PIL.Image.fromarray(pixels)
+    from pocketserve.tasks.vision.picture_headers import size_to_hold  # tensors skip it
 
-    start = bytes(body[:12])
     early = size_to_hold(body)  # opening a GIF or WebP already allocates
     if early is not None:
         _make_room(early, max_pixels)
-        if start.startswith(b"RIFF"):
+        if bytes(body[:4]) == b"RIFF":
             _check_unstoppable(early, "WebP")
-    formats: tuple[str, ...] = FORMATS
-    decoded_pixels = 0
-    if start[4:8] == b"ftyp" and is_avif(body):
-        decoded_pixels = _check_avif(body, max_pixels)
-        formats = ("AVIF",)
-    elif start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS:
-        _register_heif()
-        formats = ("HEIF",)
+    formats, decoded_pixels = _prepare_container(body, max_pixels)
     try:
         image = PIL.Image.open(cast("IO[bytes]", CheckedReader(body)), formats=formats)
     except PIL.UnidentifiedImageError:
-        if formats is not FORMATS:
-            text = f"the {formats[0]} picture is damaged or of a kind that cannot be read; send a JPEG or PNG"
-            raise invalid_input(text.replace("HEIF", "HEIC")) from None
-        kind = picture_kind(body)
-        if kind:
-            raise invalid_input(f"{kind} is not read; send a JPEG or PNG") from None
-        from pocketserve.tasks.encoded import base64_hint  # late: only faults need it
-
-        raise invalid_input(
-            f"this is not a picture that the server can read ({', '.join(FORMATS)}, AVIF)"
-            f"{base64_hint(body)}"
-        ) from None
+        raise _unidentified(body, formats) from None
     if decoded_pixels and image.width * image.height > decoded_pixels:
         raise invalid_input(
             "the AVIF picture announces more pixels than it has; send a JPEG or PNG"
         )
-    if image.format in SCALABLE and early is None:
-        return image  # the first scan brings the whole picture: libjpeg refuses a second one
+    is_scalable = image.format in SCALABLE
+    if is_scalable and early is None:
+        # The first scan has the whole picture: libjpeg rejects a second one.
+        return image
     image.decodermaxblock = BLOCK_BYTES
-    if image.format in SCALABLE:
-        # The decoder walks over all pixels again for each scan, and a scan takes 14 bytes of a file.
-        pixels_count = max(1, image.width * image.height)
-        maximum = min(
-            MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // pixels_count
-        )
-        if scans_of(bytes(body)) > maximum:
-            raise invalid_input(
-                f"the JPEG file has more scans than the {maximum} that its size allows; save it anew"
-            )
-    elif early is None:  # already asking a PNG for its EXIF data decodes it
+    if is_scalable:
+        _check_scans(body, image.width * image.height, max_pixels)
+    elif early is None:  # reading a PNG's EXIF data already decodes it
         _make_room(image.size, max_pixels)
     return image
 
 
+def _prepare_container(
+    body: memoryview, max_pixels: int
+) -> tuple[tuple[str, ...], int]:
+    """Check an AVIF or HEIC file, and return the formats to try.
+
+    The second value is the number of an AVIF's decoded pixels, else 0.
+    """
+    from pocketserve.formats.avif import is_avif  # late: tensors need none
+
+    start = bytes(body[:12])
+    if start[4:8] == b"ftyp" and is_avif(body):
+        return ("AVIF",), _check_avif(body, max_pixels)
+    if start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS:
+        _register_heif()
+        return ("HEIF",), 0
+    return FORMATS, 0
+
+
+def _unidentified(body: memoryview, formats: tuple[str, ...]) -> ApiError:
+    """Return the error about a file that Pillow doesn't recognise."""
+    if formats is not FORMATS:
+        name = formats[0].replace("HEIF", "HEIC")
+        return invalid_input(
+            f"the {name} picture is damaged or of a kind that cannot be read; send a JPEG or PNG"
+        )
+    from pocketserve.tasks.encoded import base64_hint  # late: only errors need them
+    from pocketserve.tasks.vision.picture_headers import picture_kind
+
+    kind = picture_kind(body)
+    if kind:
+        return invalid_input(f"{kind} is not read; send a JPEG or PNG")
+    return invalid_input(
+        f"this is not a picture that the server can read ({', '.join(FORMATS)}, AVIF)"
+        f"{base64_hint(body)}"
+    )
+
+
+def _check_scans(body: memoryview, pixels: int, max_pixels: int) -> None:
+    """Reject a JPEG with too many scans for its size.
+
+    The decoder processes all pixels again for each scan, and a scan needs 14 bytes.
+    """
+    from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of
+
+    in_proportion = FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // max(1, pixels)
+    maximum = min(MAX_SCANS, in_proportion)
+    if scans_of(bytes(body)) > maximum:
+        raise invalid_input(
+            f"the JPEG file has more scans than the {maximum} that its size allows; save it anew"
+        )
+
+
 def _check_unstoppable(size: tuple[int, int], kind: str) -> None:
-    """Refuse a picture whose decoder takes too long where nothing can stop it."""
+    """Reject a picture whose uninterruptible decoding would take too long."""
     width, height = size
     if width * height > UNSTOPPABLE_PIXELS:
         text = f"the {kind} has {width}x{height} pixels; the limit is {UNSTOPPABLE_PIXELS}: send a JPEG"
@@ -275,7 +313,7 @@ def _check_unstoppable(size: tuple[int, int], kind: str) -> None:
 
 
 def _check_avif(body: memoryview, max_pixels: int) -> int:
-    """Return the pixels that an AVIF file's decoder would allocate, and hold as much."""
+    """Reserve memory for an AVIF; return the pixels that its decoder allocates."""
     import PIL.features
 
     if not PIL.features.check("avif"):
@@ -301,28 +339,29 @@ def _check_avif(body: memoryview, max_pixels: int) -> int:
 
 
 def _decode(
-    image: Image, mode: str, orientation: int, placement: Placement, max_pixels: int
+    source: _OpenedPicture, mode: str, placement: Placement, max_pixels: int
 ) -> Image:
-    """Decode the picture, with room for its pixels, and turn it upright.
+    """Reserve memory, decode the picture and rotate it upright.
 
-    A large JPEG's decoder scales it down at a fraction of the cost; never below what is needed.
+    A large JPEG's decoder scales it down cheaply, but not below the size needed.
     """
-    if image.format in SCALABLE and image.width * image.height > min(
-        EXACT_PIXELS, max_pixels
-    ):
-        source, target = placement.source, placement.target
-        width = max(1, int(placement.picture[0] * target.width / source.width))
-        height = max(1, int(placement.picture[1] * target.height / source.height))
-        image.draft(
-            mode, (height, width) if orientation in strips.SIDEWAYS else (width, height)
-        )
+    image = source.image
+    limit = min(EXACT_PIXELS, max_pixels)
+    if image.format in SCALABLE and image.width * image.height > limit:
+        area, target = placement.source, placement.target
+        width = max(1, int(placement.picture[0] * target.width / area.width))
+        height = max(1, int(placement.picture[1] * target.height / area.height))
+        size = (width, height)
+        if source.orientation in strips.SIDEWAYS:
+            size = (height, width)
+        image.draft(mode, size)
     _make_room(image.size, max_pixels)
     image.load()
-    return strips.upright(image, mode, orientation)
+    return strips.upright(image, mode, source.orientation)
 
 
 def _make_room(size: tuple[int, int], max_pixels: int) -> None:
-    """Hold so many pixels of the memory that all requests share."""
+    """Reserve a picture's pixels from the memory that all requests share."""
     _check_size(size, max_pixels)
     width, height = size
     hold_bytes(width * height * BYTES_PER_PIXEL)
@@ -341,13 +380,14 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 class CheckedReader(io.RawIOBase):
-    """A picture's file where it was received, with a checkpoint each time that a decoder works on with it."""
+    """A picture file in memory, with a checkpoint at each read."""
 
     def __init__(self, file: memoryview) -> None:
-        self._file, self._at = file, 0
-        self._left = (
-            len(file) + 2 if bytes(file[:2]) == b"BM" else MAX_READS
-        )  # a BMP's runs are read byte by byte
+        self._file = file
+        self._at = 0
+        self._left = MAX_READS
+        if bytes(file[:2]) == b"BM":  # a BMP's runs are read byte by byte
+            self._left = len(file) + 2
 
     def read(self, size: int | None = -1) -> bytes:
         checkpoint()
@@ -376,7 +416,7 @@ class CheckedReader(io.RawIOBase):
 
 
 class CheckedFile(io.BytesIO):
-    """A file with a checkpoint each time that an encoder works on with it."""
+    """A file in memory, with a checkpoint at each write of an encoder."""
 
     def write(self, data: Buffer, /) -> int:
         checkpoint()
@@ -384,7 +424,7 @@ class CheckedFile(io.BytesIO):
 
 
 def _register_heif() -> None:
-    """Make Pillow open HEIC; again does no harm."""
+    """Make Pillow open HEIC; idempotent."""
     try:
         import pillow_heif
     except ImportError:
@@ -392,7 +432,8 @@ def _register_heif() -> None:
             "HEIC pictures need pillow-heif: pip install 'pocketserve[heic]'; or send a JPEG"
         ) from None
     version: str = pillow_heif.libheif_version()
-    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < LIBHEIF:
+    numbers = [int(number) for number in re.findall(r"\d+", version)]
+    if tuple(numbers[:2]) < LIBHEIF:
         raise invalid_input(
             f"HEIC pictures need libheif {'.'.join(map(str, LIBHEIF))} or newer, and this is {version:.20}: "
             "pip install --upgrade pillow-heif; or send a JPEG"
@@ -401,7 +442,7 @@ def _register_heif() -> None:
 
 
 def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
-    """Return the parameter ``region``, cut at the picture's edges."""
+    """Return the parameter ``region``, clipped to the picture."""
     text = hints.values.get("region")
     if text is None:
         return None
@@ -413,7 +454,7 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
             "parameter region must be x,y,width,height in pixels, such as 10,20,100,80"
         ) from None
     left, top = max(left, 0.0), max(top, 0.0)
-    if not (right - left >= 1 and bottom - top >= 1):  # also where one of them is NaN
+    if not (right - left >= 1 and bottom - top >= 1):  # also true for NaN
         raise invalid_parameter(
             f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels"
         )
@@ -423,44 +464,47 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
 def _resize(
     image: Image, placement: Placement, options: ImageOptions, region: Area | None
 ) -> Image:
-    source, target = placement.source, placement.target
-    if (
-        options.sizing is not None
-        and region is None
-        and image.size == placement.picture
-    ):
+    if region is None and image.size == placement.picture and options.sizing:
         scaled = options.sizing.scaled(placement.picture)
-        if options.sizing.crop is not None and scaled[0] * scaled[1] <= WHOLE_PIXELS:
+        fits = scaled[0] * scaled[1] <= WHOLE_PIXELS
+        if options.sizing.crop is not None and fits:
             return _crop_scaled(image, placement, options, scaled)
-    # A decoder that scaled down leaves fewer pixels than the picture has.
-    x, y = image.width / placement.picture[0], image.height / placement.picture[1]
+    # The decoder may have scaled the picture down.
+    x = image.width / placement.picture[0]
+    y = image.height / placement.picture[1]
+    source = placement.source
     left, top = source.x * x, source.y * y
     right, bottom = left + source.width * x, top + source.height * y
-    if region is not None:  # what lies around a region must not shine in at its edges
-        start = (math.floor(region.x * x), math.floor(region.y * y))
-        end = (
-            math.ceil((region.x + region.width) * x),
-            math.ceil((region.y + region.height) * y),
-        )
-        image = strips.crop(
-            image, (*start, min(end[0], image.width), min(end[1], image.height))
-        )
-        left, top, right, bottom = (
-            left - start[0],
-            top - start[1],
-            right - start[0],
-            bottom - start[1],
-        )
+    if region is not None:
+        # Resampling must not mix in pixels from outside the region.
+        cut = _covering(region, x, y, image.size)
+        image = strips.crop(image, cut)
+        left, right = left - cut[0], right - cut[0]
+        top, bottom = top - cut[1], bottom - cut[1]
     box = (
         max(left, 0.0),
         max(top, 0.0),
         min(right, image.width),
         min(bottom, image.height),
     )
-    size = (int(target.width), int(target.height))
+    size = (int(placement.target.width), int(placement.target.height))
     if image.size != size or box != (0, 0, *image.size):
         image = strips.resize(image, size, options.resample or "bilinear", box)
     return _fill_around(image, placement, options)
+
+
+def _covering(
+    region: Area, x: float, y: float, size: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Return the box of whole pixels that covers a scaled region."""
+    right = math.ceil((region.x + region.width) * x)
+    bottom = math.ceil((region.y + region.height) * y)
+    return (
+        math.floor(region.x * x),
+        math.floor(region.y * y),
+        min(right, size[0]),
+        min(bottom, size[1]),
+    )
 
 
 def _crop_scaled(
@@ -468,31 +512,31 @@ def _crop_scaled(
 ) -> Image:
     """Scale the whole picture, then crop it.
 
-    Scaling only the part that is needed rounds a few pixels differently than the model's own processor does.
+    Scaling only the needed part would round some pixels differently than the model's own
+    processor does.
     """
-    left = round(placement.source.x * scaled[0] / image.width)
-    top = round(placement.source.y * scaled[1] / image.height)
-    width, height = int(placement.target.width), int(placement.target.height)
+    source, target = placement.source, placement.target
+    left = round(source.x * scaled[0] / image.width)
+    top = round(source.y * scaled[1] / image.height)
+    box = (left, top, left + int(target.width), top + int(target.height))
     if image.size != scaled:
-        image = strips.resize(
-            image, scaled, options.resample or "bilinear", (0, 0, *image.size)
-        )
-    return _fill_around(
-        strips.crop(image, (left, top, left + width, top + height)), placement, options
-    )
+        whole = (0, 0, *image.size)
+        image = strips.resize(image, scaled, options.resample or "bilinear", whole)
+    return _fill_around(strips.crop(image, box), placement, options)
 
 
 def _fill_around(image: Image, placement: Placement, options: ImageOptions) -> Image:
-    """Place the scaled picture in the input; what is left gets the colour of ``fill``."""
+    """Place the scaled picture in the input; fill the rest with ``fill``."""
     import PIL.Image
 
-    target = placement.target
     if image.size == placement.input:
         return image
     fill = tuple(round(value) for value in options.fill or (0.0,))
-    colour: Any = (
-        fill[0] if image.mode == "L" else fill if len(fill) == 3 else fill[:1] * 3
-    )
+    colour: Any = fill
+    if image.mode == "L":
+        colour = fill[0]
+    elif len(fill) != 3:
+        colour = fill[:1] * 3
     boxed = PIL.Image.new(image.mode, placement.input, colour)
-    boxed.paste(image, (int(target.x), int(target.y)))
+    boxed.paste(image, (int(placement.target.x), int(placement.target.y)))
     return boxed
