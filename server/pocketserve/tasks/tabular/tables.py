@@ -1,14 +1,16 @@
-"""Rows of named numbers: JSON in several shapes, CSV lines and ``.npy`` files become a model's input arrays."""
+"""Read table rows (JSON, CSV or ``.npy``) as a model's input arrays."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Any
+
+import numpy as np
 
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
@@ -30,75 +32,86 @@ _COMMA = re.compile(r"[+-]?\d+,\d+")
 _COMMA_IN_LINE = re.compile(
     r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r])", re.MULTILINE
 )
-"""Such a number, where something else than a comma separates it from the next."""
+"""A number with a decimal comma, if the separator is not a comma."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-MAX_CELLS = MAX_JSON_CONTAINERS  # cells of one CSV document: each costs dozens of bytes once split, for two on the wire
+# Cells of a CSV document: two bytes on the wire become dozens in memory.
+MAX_CELLS = MAX_JSON_CONTAINERS
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Reads a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, or CSV: lines of numbers, with
-    or without a line of names in front.
+    """Read rows of features.
+
+    The formats are a row ``[5.1, 3.5]``, rows, an object of features, a list of such
+    objects, or CSV: lines of numbers, with or without a header line.
+
+    Attributes:
+        spec: the only input, [rows, features], or the table that several inputs form.
+        features: names in the model's order; empty if the manifest gives none.
+        units: of the features, or empty.
+        columns: the inputs of a model with one per feature, as of scikit-learn, or empty.
+        minimum: usual lowest values; empty if unknown.
+        maximum: usual highest values; empty if unknown.
     """
 
-    spec: TensorSpec  # the only input, of shape [rows, features], or the table that several are together
-    features: Sequence[
-        str
-    ]  # names in the model's order, and their ``units``; empty where the manifest gives none
+    spec: TensorSpec
+    features: Sequence[str]
     units: Sequence[str] = ()
-    columns: Sequence[
-        TensorSpec
-    ] = ()  # inputs of a model with one for each feature, as of scikit-learn; else empty
-    ranges: tuple[Sequence[float], Sequence[float]] = (
-        (),
-        (),
-    )  # usual least and greatest values; empty if unknown
+    columns: Sequence[TensorSpec] = ()
+    minimum: Sequence[float] = ()
+    maximum: Sequence[float] = ()
 
     def describe(self) -> str:
-        """Return a sentence about formats and features."""
+        """Describe formats and features in a sentence."""
         text = "a row of numbers, an object by feature name, a list of either, or lines of CSV"
         if not self.features:
             return text
-        pairs = zip_longest(self.features, self.units, fillvalue="")
-        names = [f"{name} ({unit})" if unit else name for name, unit in pairs]
-        more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-        return f"{text}; the features are {', '.join(names[:MAX_SHOWN])}{more}"
+        names = []
+        for name, unit in zip_longest(self.features, self.units, fillvalue=""):
+            names.append(f"{name} ({unit})" if unit else name)
+        shown = ", ".join(names[:MAX_SHOWN])
+        if len(names) > MAX_SHOWN:
+            shown += f" and {len(names) - MAX_SHOWN} more"
+        return f"{text}; the features are {shown}"
 
     def form_features(self) -> list[Feature]:
-        """Return the columns by their names; none where they have none."""
-        facts = zip_longest(*self._columns(len(self.features)), *self.ranges)
-        return [
-            Feature(
-                name,
-                unit or "",
-                "string" if datatype == "BYTES" else "number",
-                low,
-                high,
-            )
-            for name, unit, datatype, low, high in facts
-        ]
+        """Return the named columns; empty without names."""
+        features = []
+        for position, name in enumerate(self.features):
+            kind = "string" if self._datatype(position) == "BYTES" else "number"
+            unit = self.units[position] if self.units else ""
+            low = self.minimum[position] if self.minimum else None
+            high = self.maximum[position] if self.maximum else None
+            features.append(Feature(name, unit, kind, low, high))
+        return features
 
     def columns_of_row(self) -> list[dict[str, str]]:
-        """Return ``{"name", "unit", "datatype"}`` of each feature; empty where nobody would write them by hand."""
+        """Return ``{"name", "unit", "datatype"}`` of each feature.
+
+        Empty if there are too many to write by hand.
+        """
         width = len(self.features) or max(self.spec.shape[1], 0)
         if width > MAX_TYPED_COLUMNS:
             return []
-        columns = zip_longest(*self._columns(width), fillvalue="")
-        return [
-            {"name": name, "unit": unit, "datatype": datatype}
-            for name, unit, datatype in columns
-        ]
+        columns = []
+        for position in range(width):
+            column = {
+                "name": self.features[position] if self.features else "",
+                "unit": self.units[position] if self.units else "",
+                "datatype": self._datatype(position),
+            }
+            columns.append(column)
+        return columns
 
-    def _columns(
-        self, width: int
-    ) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-        """Return names, units and datatypes of that many columns; names and units may be missing."""
-        return (
-            self.features,
-            self.units,
-            [spec.datatype for spec in self.columns] or [self.spec.datatype] * width,
-        )
+    def _datatype(self, position: int) -> str:
+        return self._column(position).datatype
+
+    def _column(self, position: int) -> TensorSpec:
+        """Return the input of a column; the only input if there is one for all."""
+        if 0 <= position < len(self.columns):
+            return self.columns[position]
+        return self.spec
 
     def read(self, body: memoryview) -> tuple[dict[str, Array], int]:
         """Return the input arrays by name, and the number of rows."""
@@ -109,9 +122,8 @@ class Rows:
         else:
             inputs = self._split_rows(self._of_csv(body))
         count = len(next(iter(inputs.values())))
-        if (
-            count > MAX_ROWS
-        ):  # each is answered with a label and scores, whatever few bytes it came in
+        # A small body may have many rows, and each is answered with a label and scores.
+        if count > MAX_ROWS:
             raise invalid_input(
                 f"{count} rows are more than {MAX_ROWS}; send them in parts"
             )
@@ -120,15 +132,15 @@ class Rows:
     def _split_array(self, array: Array) -> dict[str, Array]:
         if not self.columns:
             return {self.spec.name: arrays.fit_array(array, self.spec)}
-        table = arrays.fit_array(
-            array, TensorSpec("row", datatype_of(array.dtype), self.spec.shape)
-        )
-        return {
-            spec.name: arrays.fit_array(
-                table[:, i : i + 1] if len(spec.shape) == 2 else table[:, i], spec
-            )
-            for i, spec in enumerate(self.columns)
-        }
+        table_spec = TensorSpec("row", datatype_of(array.dtype), self.spec.shape)
+        table = arrays.fit_array(array, table_spec)
+        inputs = {}
+        for position, spec in enumerate(self.columns):
+            column = table[:, position]
+            if len(spec.shape) == 2:
+                column = column[:, np.newaxis]
+            inputs[spec.name] = arrays.fit_array(column, spec)
+        return inputs
 
     def _split_rows(self, rows: list[Any]) -> dict[str, Array]:
         if not self.columns:
@@ -139,12 +151,13 @@ class Rows:
         if not any(lists):
             width = len(self.columns)
             rows = [rows[start : start + width] for start in range(0, len(rows), width)]
-        return {
-            spec.name: arrays.fit_values(
-                [[row[i]] if len(spec.shape) == 2 else row[i] for row in rows], spec
-            )
-            for i, spec in enumerate(self.columns)
-        }
+        inputs = {}
+        for position, spec in enumerate(self.columns):
+            values: list[Any] = [row[position] for row in rows]
+            if len(spec.shape) == 2:
+                values = [[value] for value in values]
+            inputs[spec.name] = arrays.fit_values(values, spec)
+        return inputs
 
     def _of_json(self, values: Any) -> list[Any]:
         if isinstance(values, dict):
@@ -157,44 +170,20 @@ class Rows:
         return list(values)
 
     def _of_csv(self, body: memoryview) -> list[Any]:
-        """Return lines of numbers; gaps are NaN."""
-        try:
-            text = bytes(body).decode("utf-8-sig")
-            # Commas and line ends in quotes count too.
-            cells = text.count(",") + max(text.count("\n"), text.count("\r"))
-            if cells > MAX_CELLS:
-                raise invalid_input(
-                    f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts"
-                )
-            # A file object would hold four bytes for each character.
-            reader = csv.reader(line[0] for line in _LINE.finditer(text))
-            lines = list(
-                islice(
-                    (line for line in reader if any(cell.strip() for cell in line)),
-                    MAX_ROWS + 1,
-                )
-            )
-        except (UnicodeDecodeError, csv.Error):
-            lines = []
-        if len(lines) > MAX_ROWS:
-            raise invalid_input(
-                f"the CSV has more than {MAX_ROWS} lines; send it in parts"
-            )
+        """Return a CSV document's rows; gaps are NaN."""
+        lines = _csv_lines(body)
         head = [cell.strip() for cell in lines[0]] if lines else []
+        rows = []
         if any(cell in self.features for cell in head):
-            rows = [
-                self._of_named_cells(head, line, index)
-                for index, line in enumerate_cancellable(lines[1:])
-            ]
+            for index, line in enumerate_cancellable(lines[1:]):
+                rows.append(self._of_named_cells(head, line, index))
         else:
-            rows = [
-                [self._cell(i, cell) for i, cell in enumerate(line)]
-                for _, line in enumerate_cancellable(lines)
-            ]
+            for _, line in enumerate_cancellable(lines):
+                rows.append([self._cell(i, cell) for i, cell in enumerate(line)])
         if not lines or any(value is None for row in rows for value in row):
             raise invalid_input(
-                "this model takes numbers: send a JSON array of features, an object by feature name, or lines of CSV"
-                f"{_advice(body)}"
+                "this model takes numbers: send a JSON array of features, an object by "
+                f"feature name, or lines of CSV{_advice(body)}"
             )
         self._check_widths(rows)
         return rows
@@ -207,46 +196,49 @@ class Rows:
                 f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}"
             )
         columns = {name: column for column, name in enumerate(self.features)}
-        values = {
-            name: self._cell(columns.get(name, -1), cell)
-            for name, cell in zip(head, line, strict=True)
-        }
-        unread = next((name for name, value in values.items() if value is None), None)
-        if unread is not None:
-            hint = POINT if any(_COMMA.fullmatch(cell.strip()) for cell in line) else ""
-            raise invalid_input(
-                f"row {index}: feature {unread!r:.80} is no number{hint}"
-            )
+        values = {}
+        for name, cell in zip(head, line, strict=True):
+            values[name] = self._cell(columns.get(name, -1), cell)
+        for name, value in values.items():
+            if value is None:
+                has_comma = any(_COMMA.fullmatch(cell.strip()) for cell in line)
+                raise invalid_input(
+                    f"row {index}: feature {name!r:.80} is no number{POINT if has_comma else ''}"
+                )
         return self._row(values, index)
 
     def _cell(self, column: int, cell: str) -> int | float | str | None:
-        """Return a cell of a feature that takes texts as it is, of any other as a number; None where it is none."""
-        spec = self.columns[column] if 0 <= column < len(self.columns) else self.spec
-        return cell.strip() if spec.datatype == "BYTES" else _number(cell.strip())
+        """Convert a cell: text stays text; None if a number can't be parsed."""
+        text = cell.strip()
+        if self._column(column).datatype == "BYTES":
+            return text
+        return _number(text)
 
     def _check_widths(self, rows: Sequence[Any]) -> None:
-        """Refuse rows of different lengths, which would shift into each other: else only the total is compared."""
+        """Reject rows of different lengths.
+
+        Otherwise only the total would be checked, and values could move to the next row.
+        """
         width = self.spec.shape[1]
-        takes = f"the model takes {width}{': ' if self.features else ''}{', '.join(self.features)}"
-        if (
-            width > 0
-            and len(rows) % width
-            and not any(isinstance(row, list) for row in rows)
-        ):
+        takes = f"the model takes {width}"
+        if self.features:
+            takes = f"{takes}: {', '.join(self.features)}"
+        is_partial = width > 0 and len(rows) % width
+        if is_partial and not any(isinstance(row, list) for row in rows):
             raise invalid_input(
                 f"{plural(len(rows), 'value does', 'values do')} not make a whole row; {takes}"
             )
         for index, row in enumerate(rows):
-            if isinstance(row, list) and len(row) != width >= 0:
-                hint = (
-                    POINT if len(row) == 2 * width else ""
-                )  # as if each number were two
-                raise invalid_input(
-                    f"row {index} has {plural(len(row), 'value')}; {takes}{hint}"
-                )
+            if not isinstance(row, list) or width < 0 or len(row) == width:
+                continue
+            # Twice the width: each number may have been split at a decimal comma.
+            hint = POINT if len(row) == 2 * width else ""
+            raise invalid_input(
+                f"row {index} has {plural(len(row), 'value')}; {takes}{hint}"
+            )
 
     def _row(self, row: Any, index: int) -> list[Any]:
-        """Return the values of an object in the order of the features."""
+        """Return an object's values in the order of the features."""
         if not isinstance(row, dict):
             raise invalid_input(
                 f"row {index} is {strict_json.json_type(row)}; all rows must be objects of features"
@@ -255,31 +247,62 @@ class Rows:
             raise invalid_input(
                 "this model's features have no names; send an array of numbers"
             )
-        faults = [
-            f"unknown feature {name!r}" for name in row if name not in self.features
-        ]
-        faults += [
-            f"feature {name!r} is missing" for name in self.features if name not in row
-        ]
-        if faults:
+        fault = self._name_fault(row)
+        if fault:
             raise invalid_input(
-                f"row {index}: {faults[0]}; the model takes {', '.join(self.features)}"
+                f"row {index}: {fault}; the model takes {', '.join(self.features)}"
             )
+        values = []
         for column, name in enumerate(self.features):
             value = row[name]
-            if (
-                isinstance(value, str)
-                and _COMMA.fullmatch(value.strip())
-                and self._cell(column, value) is None
-            ):
+            has_comma = isinstance(value, str) and _COMMA.fullmatch(value.strip())
+            if has_comma and self._cell(column, value) is None:
                 raise invalid_input(
                     f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}"
                 )
-        return [row[name] for name in self.features]
+            values.append(value)
+        return values
+
+    def _name_fault(self, row: Mapping[str, Any]) -> str:
+        for name in row:
+            if name not in self.features:
+                return f"unknown feature {name!r}"
+        for name in self.features:
+            if name not in row:
+                return f"feature {name!r} is missing"
+        return ""
+
+
+def _csv_lines(body: memoryview) -> list[list[str]]:
+    """Return the lines of a CSV document; none if it can't be parsed."""
+    try:
+        text = bytes(body).decode("utf-8-sig")
+        # Commas and line ends in quotes count too.
+        cells = text.count(",") + max(text.count("\n"), text.count("\r"))
+        if cells > MAX_CELLS:
+            raise invalid_input(
+                f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts"
+            )
+        lines = []
+        # A file object would need four bytes per character.
+        for line in csv.reader(match[0] for match in _LINE.finditer(text)):
+            if any(cell.strip() for cell in line):
+                lines.append(line)
+            if len(lines) > MAX_ROWS:
+                raise invalid_input(
+                    f"the CSV has more than {MAX_ROWS} lines; send it in parts"
+                )
+    except (UnicodeDecodeError, csv.Error):
+        return []
+    return lines
 
 
 class TableTask:
-    """A task on rows; ``answer_text`` describes the answer on model cards."""
+    """A task on rows.
+
+    Attributes:
+        answer_text: describes the answer on model cards.
+    """
 
     answer_text: str
 
@@ -287,7 +310,7 @@ class TableTask:
         self._rows = rows
 
     def structure(self) -> dict[str, Any]:
-        """Return the columns of a row; their names are empty where the model has none."""
+        """Return the columns of a row; names are empty if unknown."""
         return {"features": self._rows.columns_of_row()}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
@@ -295,7 +318,7 @@ class TableTask:
         return Prepared([inputs], count)
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's inputs."""
         return Form(("rows",), features=self._rows.form_features())
 
     def describe(self) -> dict[str, str]:
@@ -309,14 +332,12 @@ class TableTask:
 
 
 def rows_of(facts: ModelFacts, task: str) -> Rows:
-    """Set up with the manifest's ``[features]``."""
+    """Return a model's table, described by the manifest's ``[features]``."""
     inputs, names = facts.sent_inputs, facts.manifest.feature_names
-    are_columns = all(
-        not s.open and s.shape[:1] in ((1,), (-1,)) and s.shape[1:] in ((), (1,))
-        for s in inputs
-    )
-    columns = inputs if len(inputs) > 1 and are_columns else ()
-    if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
+    columns: Sequence[TensorSpec] = ()
+    if len(inputs) > 1 and all(_is_column(spec) for spec in inputs):
+        columns = inputs
+    elif len(inputs) != 1 or len(inputs[0].shape) != 2:
         raise ModelLoadError(
             f"model.toml: task {task} needs one input of shape [rows, features], or one of shape [rows, 1] for each"
         )
@@ -324,50 +345,73 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
     if columns:
         by_name = {column.name: column for column in columns}
         if sorted(names) == sorted(by_name):
-            columns = tuple(by_name[name] for name in names)
+            columns = [by_name[name] for name in names]
         names = names or tuple(by_name)
-        datatypes = {column.datatype for column in columns}
-        spec = TensorSpec(
-            "row",
-            datatypes.pop() if len(datatypes) == 1 else "FP64",
-            (-1, len(columns)),
-        )
+        spec = _joined(columns)
     if names and spec.shape[1] not in (-1, len(names)):
         raise ModelLoadError(
             f"model.toml: features.names has {len(names)}, the model takes {spec.shape[1]}"
         )
     manifest = facts.manifest
-    units, minimum, maximum = (
+    rows = Rows(
+        spec,
+        names,
         manifest.feature_units,
+        columns,
         manifest.feature_minimum,
         manifest.feature_maximum,
     )
-    for key, values in (("units", units), ("minimum", minimum), ("maximum", maximum)):
-        if values and len(values) != len(names):
+    _check_features(rows)
+    return rows
+
+
+def _is_column(spec: TensorSpec) -> bool:
+    """Return whether an input has one feature of all rows."""
+    if spec.open or spec.shape[:1] not in ((1,), (-1,)):
+        return False
+    return spec.shape[1:] in ((), (1,))
+
+
+def _joined(columns: Sequence[TensorSpec]) -> TensorSpec:
+    """Return the table that several inputs form."""
+    datatypes = {column.datatype for column in columns}
+    datatype = datatypes.pop() if len(datatypes) == 1 else "FP64"
+    return TensorSpec("row", datatype, (-1, len(columns)))
+
+
+def _check_features(rows: Rows) -> None:
+    described = {
+        "units": rows.units,
+        "minimum": rows.minimum,
+        "maximum": rows.maximum,
+    }
+    for key, values in described.items():
+        if values and len(values) != len(rows.features):
             raise ModelLoadError(
-                f"model.toml: features.{key} has {len(values)}, features.names has {len(names)}"
+                f"model.toml: features.{key} has {len(values)}, features.names has {len(rows.features)}"
             )
-    if any(low > high for low, high in zip(minimum, maximum, strict=False)):
-        raise ModelLoadError(
-            "model.toml: features.minimum must not be above features.maximum"
-        )
-    return Rows(spec, names, units, columns, (minimum, maximum))
+    for low, high in zip(rows.minimum, rows.maximum, strict=False):
+        if low > high:
+            raise ModelLoadError(
+                "model.toml: features.minimum must not be above features.maximum"
+            )
 
 
 def _advice(body: memoryview) -> str:
-    """Return the end of an error about a table that cannot be read: spreadsheets write what a country is used to."""
+    """Return a hint about decimal commas or semicolons, which some spreadsheets write."""
     text = bytes(body[:MAX_INSPECTED]).decode("utf-8", errors="replace")
     if _COMMA_IN_LINE.search(text):
         return POINT
-    return (
-        "; separate the numbers by commas, not by semicolons"
-        if ";" in text.partition("\n")[0]
-        else ""
-    )
+    if ";" in text.partition("\n")[0]:
+        return "; separate the numbers by commas, not by semicolons"
+    return ""
 
 
 def _number(text: str) -> int | float | None:
-    """Parse a number; return NaN for a gap, None for text and for ``1e400``, which Python takes for infinity."""
+    """Parse a number; return NaN for a gap, None if it is no number.
+
+    Python parses ``1e400`` as infinity and accepts ``1_000``: neither is a number here.
+    """
     if not text:
         return math.nan
     try:
@@ -376,12 +420,10 @@ def _number(text: str) -> int | float | None:
         value = float(text)
     except ValueError:
         return None
-    if math.isinf(value):
-        return (
-            (strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY)
-            if "inf" in text.lower()
-            else None
-        )
-    return (
-        None if "_" in text else value
-    )  # Python's own spelling of numbers, nobody else's
+    if "_" in text:
+        return None
+    if not math.isinf(value):
+        return value
+    if "inf" not in text.lower():
+        return None
+    return strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY
