@@ -135,7 +135,7 @@ def test_texts_in_another_charset_are_decoded(server: Server, model: str) -> Non
     )
     assert (
         status == 400
-        and "the charset 'ebcdic' is not known here; send UTF-8" in found["error"]
+        and "the charset 'ebcdic' is not supported; send UTF-8" in found["error"]
     )
 
 

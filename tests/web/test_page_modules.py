@@ -18,7 +18,8 @@ WEB = ROOT / "server" / "pocketserve" / "web"
 IMPORTS = re.compile(r"^import .*$", re.MULTILINE)
 
 STAND_INS = """
-const html = () => "", nothing = "", update = () => {}, say = () => {}, reveal = () => {}, summary = () => "", t = () => "";
+const html = () => "", nothing = "", update = () => {}, say = () => {}, reveal = () => {};
+const summary = () => "", t = () => "";
 const sessionStorage = { getItem: () => null, setItem: () => {} };
 const refreshModels = async () => {}, waiting = [], location = { port: "8470" };
 class Bench {

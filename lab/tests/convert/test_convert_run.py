@@ -585,8 +585,8 @@ def test_unusable_samples_are_skipped(
     convert(quantize="int8", samples=samples, notes=notes)
     assert notes == [
         "left out of the samples: bomb.npz: its arrays take 2.0 GB, and 1.1 GB are possible",
-        "left out of the samples: claims.npz: the .npy file cannot be read: its header tells of 12000000000000 bytes, "
-        "and 0 follow",
+        "left out of the samples: claims.npz: the .npy file cannot be read: its header announces 12000000000000 bytes, "
+        "but 0 follow",
         "left out of the samples: large.npy: it is larger than 268435456 bytes",
     ]
     provenance = (

@@ -1,9 +1,10 @@
-"""Advice for models that are served as tensors: the line of a manifest that gives them their task."""
+"""Suggest tasks for models that are served as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
+from typing import Any, NamedTuple
 
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
@@ -26,20 +27,21 @@ _ARCHITECTURES = {
 
 _SOUND_TYPES = frozenset(
     (
-        *(
-            "wav2vec2",
-            "wav2vec2-bert",
-            "wav2vec2-conformer",
-            "hubert",
-            "wavlm",
-            "sew",
-            "sew-d",
-            "data2vec-audio",
-        ),
-        *("unispeech", "unispeech-sat", "whisper", "audio-spectrogram-transformer"),
+        "wav2vec2",
+        "wav2vec2-bert",
+        "wav2vec2-conformer",
+        "hubert",
+        "wavlm",
+        "sew",
+        "sew-d",
+        "data2vec-audio",
+        "unispeech",
+        "unispeech-sat",
+        "whisper",
+        "audio-spectrogram-transformer",
     )
 )
-"""``model_type`` of models of sounds; their classes are called as those of texts."""
+"""``model_type`` of sound models; their class names are like those of text models."""
 
 _SOUND_INPUTS = frozenset(("input_values", "input_features"))
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "spiece.model")
@@ -47,72 +49,101 @@ MAX_TEXT_CLASSES, MIN_VECTOR = 50, 32
 
 
 def advice_of(facts: ModelFacts, labels: Sequence[str]) -> str:
-    """Return what a model without a task looks like, and the line that gives it one; empty where nothing tells.
+    """Describe a model without a task, and how to set one; empty if unclear.
 
     Args:
-        labels: names of classes that were found for it.
+        labels: class names found for it.
     """
-    sign, task = suggest_task(facts, labels)
-    own_folder = facts.entry.folder.name == facts.entry.name
-    place = (
-        "model.toml"
-        if own_folder
-        else "a model.toml beside the file, in a folder of their own"
-    )
+    suggestion = suggest_task(facts, labels)
+    if not suggestion.task:
+        return ""
+    file = "a model.toml beside the file, in a folder of their own"
+    if facts.entry.folder.name == facts.entry.name:
+        file = "model.toml"
     return (
-        f'{sign} write task = "{task}" into {place}, or: pocketserve init {quote(facts.entry.name)}'
-        if task
-        else ""
+        f'{suggestion.sign} write task = "{suggestion.task}" into {file}, or: '
+        f"pocketserve init {quote(facts.entry.name)}"
     )
 
 
-def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
-    """Return what tells a model's task, up to the advice, and the task; two empty texts where nothing does.
+class SuggestedTask(NamedTuple):
+    """A task, and the sign of it: the start of the advice."""
+
+    sign: str
+    task: str
+
+
+NO_SUGGESTION = SuggestedTask("", "")
+
+
+def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> SuggestedTask:
+    """Suggest a model's task, or none if its files don't show it.
 
     Args:
-        labels: names of classes that were found for it.
+        labels: class names found for it.
     """
     classes = class_count(facts)
     if takes_picture(facts) and classes >= 2:
         fault = ":"
         if labels and len(labels) != classes:
-            fault = f" with {plural(len(labels), 'label')} for {classes:,} classes: complete them, or"
-        return f"it looks like a picture classifier{fault}", _PICTURES
+            count = plural(len(labels), "label")
+            fault = f" with {count} for {classes:,} classes: complete them, or"
+        return SuggestedTask(f"it looks like a picture classifier{fault}", _PICTURES)
     try:
         config = facts.json_beside(CONFIG)
     except ModelLoadError:
-        return "", ""
-    names = config.get("architectures")
-    name = (
-        names[0]
-        if isinstance(names, list) and names and isinstance(names[0], str)
-        else ""
-    )
-    task = next((task for part, task in _ARCHITECTURES.items() if part in name), "")
-    model_type = str(config.get("model_type"))
-    takes_sound = model_type in _SOUND_TYPES or _SOUND_INPUTS & {
-        spec.name for spec in facts.inputs
-    }
-    if takes_sound and task.endswith("-classification"):
-        task = "audio-classification"
+        return NO_SUGGESTION
+    name = _architecture(config)
+    task = _task_of_architecture(facts, config, name)
     if task:
-        return f"{CONFIG} calls it {name:.60}:", task
+        return SuggestedTask(f"{CONFIG} calls it {name:.60}:", task)
     if facts.beside("1_Pooling/config.json") is not None:
-        return "it pools tokens, as embedders of sentences do:", "text-embedding"
-    outputs = {spec.name for spec in facts.outputs}
-    if (
-        any(facts.beside(name) is not None for name in _TOKENIZERS)
-        and (sign := _sign_of_text(facts))[1]
-    ):
-        return f"a tokenizer lies beside it, and {sign[0]}:", sign[1]
-    is_map = any(output.endswith(".keys") for output in outputs)
-    if outputs >= {"label", "probabilities"} or is_map or _is_table_of_classes(facts):
-        return "it answers labels with their scores:", "tabular-classification"
-    return "", ""
+        return SuggestedTask(
+            "it pools tokens, as embedders of sentences do:", "text-embedding"
+        )
+    if any(facts.beside(file) is not None for file in _TOKENIZERS):
+        suggestion = _text_task(facts)
+        if suggestion.task:
+            return suggestion
+    if _answers_label_maps(facts) or _is_table_of_classes(facts):
+        return SuggestedTask(
+            "it answers labels with their scores:", "tabular-classification"
+        )
+    return NO_SUGGESTION
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    """Return the first class name in ``config.json``."""
+    names = config.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        return names[0]
+    return ""
+
+
+def _task_of_architecture(
+    facts: ModelFacts, config: Mapping[str, Any], name: str
+) -> str:
+    for part, task in _ARCHITECTURES.items():
+        if part not in name:
+            continue
+        input_names = {spec.name for spec in facts.inputs}
+        is_sound_type = str(config.get("model_type")) in _SOUND_TYPES
+        takes_sound = is_sound_type or bool(_SOUND_INPUTS & input_names)
+        if takes_sound and task.endswith("-classification"):
+            return "audio-classification"
+        return task
+    return ""
+
+
+def _answers_label_maps(facts: ModelFacts) -> bool:
+    names = {spec.name for spec in facts.outputs}
+    if names >= {"label", "probabilities"}:
+        return True
+    return any(name.endswith(".keys") for name in names)
 
 
 def _is_table_of_classes(facts: ModelFacts) -> bool:
-    """Return whether rows go in, and the class of each row comes out beside scores."""
+    """Return whether the model classifies rows."""
     try:
         rows_of(facts, "")
     except ModelLoadError:
@@ -120,20 +151,23 @@ def _is_table_of_classes(facts: ModelFacts) -> bool:
     return answers_classes(facts)
 
 
-def _sign_of_text(facts: ModelFacts) -> tuple[str, str]:
-    """Return what the outputs of a model of texts tell, and its task."""
+def _text_task(facts: ModelFacts) -> SuggestedTask:
+    """Suggest the task of a text model by its outputs."""
     shapes = [spec.shape for spec in facts.outputs]
-    if not (facts.inputs and shapes) or not all(
-        spec.datatype in ("INT32", "INT64") for spec in facts.inputs
-    ):
-        return "", ""
+    if not facts.inputs or not shapes:
+        return NO_SUGGESTION
+    if any(spec.datatype not in ("INT32", "INT64") for spec in facts.inputs):
+        return NO_SUGGESTION
+    sign = task = ""
     if len(shapes) == 2 and shapes[0] == shapes[1] == facts.inputs[0].shape:
-        return (
-            "it answers two numbers a token, as starts and ends of answers are",
-            "question-answering",
-        )
-    if len(shapes[0]) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
-        return "it answers few scores", "text-classification"
-    if len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] >= MIN_VECTOR:
-        return "it answers a vector a token", "text-embedding"
-    return "", ""
+        sign = "it answers two numbers a token, as starts and ends of answers are"
+        task = "question-answering"
+    elif len(shapes[0]) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
+        sign = "it answers few scores"
+        task = "text-classification"
+    elif len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] >= MIN_VECTOR:
+        sign = "it answers a vector a token"
+        task = "text-embedding"
+    if not task:
+        return NO_SUGGESTION
+    return SuggestedTask(f"a tokenizer lies beside it, and {sign}:", task)

@@ -1,4 +1,4 @@
-"""Raw bodies that already hold numbers: JSON documents and ``.npy`` files."""
+"""Read bodies that contain numbers: JSON documents and ``.npy`` files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from pocketserve_wire.strict_json import json_type
 from pocketserve_wire.tensor import from_json_values, invalid
 
 NPY_MAGIC = b"\x93NUMPY"
-MAX_CONSTANT = (
-    1 << 26
-)  # elements of an input that always gets the same number, 256 MiB of FP32
-MAX_NPY_HEADER = 1024  # bytes: that of an array with 32 dimensions has less
+MAX_CONSTANT = 1 << 26  # elements of a fixed input, 256 MiB of FP32
+MAX_NPY_HEADER = 1024  # bytes; an array with 32 dimensions needs fewer
 _NPY_ITEM = (
     rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:"
     rb"\s*(['\"][<>=|]?[a-zA-Z]{1,12}\d{0,10}(?:\[\w{1,9}\])?['\"]|True|False|\([\d,\s]*\))\s*"
@@ -33,20 +31,22 @@ def is_npy(body: memoryview) -> bool:
 
 
 def first_sign(body: memoryview) -> bytes:
-    """Return the first byte of a body that is no white space of JSON."""
+    """Return the body's first byte that is no JSON white space."""
     return bytes(body[:256]).lstrip(b" \t\r\n")[:1]
 
 
 def looks_like_json(body: memoryview) -> bool:
     """Return whether the first visible byte starts a JSON array, object or number."""
-    return bool(sign := first_sign(body)) and sign in b"[{-0123456789"
+    sign = first_sign(body)
+    return bool(sign) and sign in b"[{-0123456789"
 
 
 def read_npy(body: memoryview) -> Array:
-    """Read a ``.npy`` file of numbers, truth values or texts. Source of the format: NumPy's NEP 1.
+    """Read a ``.npy`` file of numbers, booleans or texts.
 
-    The header is matched, not evaluated: NumPy gives it to Python's parser, which logs warnings about whatever a
-    caller writes there, needs deep stacks, and then allocates what the header claims.
+    The header is matched, not evaluated: NumPy passes it to Python's parser, which logs
+    warnings about its content, needs deep stacks, and then allocates the size it claims.
+    Source of the format: NumPy's NEP 1.
     """
     try:
         return _npy_array(body)
@@ -58,58 +58,55 @@ def _npy_array(body: memoryview) -> Array:
     version = bytes(body[6:8])
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(body[8:start], "little")
-    header = (
-        re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
-        if end - start <= MAX_NPY_HEADER
-        else None
-    )
+    header = None
+    if end - start <= MAX_NPY_HEADER:
+        header = re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
     if version not in (b"\1\0", b"\2\0", b"\3\0") or header is None:
         raise ValueError("its header is damaged, or it is no plain array")
-    entries = dict(zip(header.groups()[::2], header.groups()[1::2], strict=True))
+    keys, values = header.groups()[::2], header.groups()[1::2]
+    entries = dict(zip(keys, values, strict=True))
     dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
-    shape = tuple(
-        int(size) for size in entries[b"shape"][1:-1].split(b",") if size.strip()
-    )
+    sizes = entries[b"shape"][1:-1].split(b",")
+    shape = tuple(int(size) for size in sizes if size.strip())
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     datatype_of(dtype)
-    if dtype.itemsize == 0:  # a few bytes would stand for billions of elements
+    if dtype.itemsize == 0:  # a few bytes could claim billions of elements
         raise ValueError("its elements have no size")
-    content, size = body[end:], math.prod(shape) * dtype.itemsize
+    content = body[end:]
+    size = math.prod(shape) * dtype.itemsize
     if len(content) != size:
-        raise ValueError(f"its header tells of {size} bytes, and {len(content)} follow")
+        raise ValueError(
+            f"its header announces {size} bytes, but {len(content)} follow"
+        )
     flat = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
-    return np.array(
-        flat.reshape(shape, order="F" if entries[b"fortran_order"] == b"True" else "C"),
-        order="C",
-    )
+    if entries[b"fortran_order"] == b"True":
+        return np.array(flat.reshape(shape, order="F"), order="C")
+    return np.array(flat.reshape(shape))
 
 
 def picture_in(array: Array) -> Array | None:
-    """Return the pixels of an array that is one picture, uint8 [height, width] or [height, width, 3 or 4] (grey, RGB,
-    RGBA), without a copy; None for what is no picture, such as a single row.
+    """Return a view of the pixels if an array is one picture, else None.
+
+    A picture is uint8 [height, width] or [height, width, 3 or 4] (grey, RGB, RGBA). A
+    single row is none.
     """
-    if (
-        array.dtype != np.uint8
-        or 0 in array.shape
-        or (array.ndim == 2 and 1 in array.shape)
-    ):
+    if array.dtype != np.uint8 or 0 in array.shape:
         return None
-    if array.shape[:1] == (1,) and (
-        array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))
-    ):
+    if array.ndim == 2 and 1 in array.shape:
+        return None
+    is_batch = array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))
+    if is_batch and array.shape[0] == 1:
         array = array[0]
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
-    return (
-        array
-        if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
-        else None
-    )
+    if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)):
+        return array
+    return None
 
 
 def fit_values(values: Any, spec: TensorSpec) -> Array:
-    """Return JSON values as an array of the spec's datatype; a quantised input takes real numbers.
+    """Convert JSON values to the spec's datatype; quantised inputs take reals.
 
     Raises:
         ApiError: INVALID_INPUT or INVALID_TENSOR.
@@ -119,24 +116,15 @@ def fit_values(values: Any, spec: TensorSpec) -> Array:
     datatype = DATATYPES["FP32" if spec.quantization else spec.datatype]
     shape = fit_shape(sent, spec) if flat else None
     if shape is None:
-        raise _misfit(
-            spec,
-            f"JSON of shape {list(sent)}"
-            if isinstance(values, list)
-            else json_type(values),
-        )
-    return to_array(
-        Tensor(
-            spec.name,
-            datatype.name,
-            shape,
-            from_json_values(flat, datatype, shape, owner),
-        )
-    )
+        is_list = isinstance(values, list)
+        received = f"JSON of shape {list(sent)}" if is_list else json_type(values)
+        raise _misfit(spec, received)
+    data = from_json_values(flat, datatype, shape, owner)
+    return to_array(Tensor(spec.name, datatype.name, shape, data))
 
 
 def constant(value: Any, spec: TensorSpec) -> Array:
-    """Return a number or nested lists as the value of an input.
+    """Return a fixed input's value, given as a number or nested lists.
 
     A number fills the whole input, with open sizes as 1.
 
@@ -160,32 +148,23 @@ def _stored(array: Array, spec: TensorSpec) -> Array:
 
 
 def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array:
-    """Return an array as the spec's datatype.
+    """Convert an array to the spec's datatype and shape.
 
-    Numbers keep their meaning: whole numbers of 8 and 16 bits are pixels, samples or codes, so they are no real
-    numbers, and only integers of a quantised input's own datatype are its codes. For a ``picture`` as the input tensor,
-    whole numbers of any size are pixels.
+    Numbers keep their meaning. Integers of 8 and 16 bits are pixels, samples or codes,
+    so they don't become reals; only integers of a quantised input's own datatype are its
+    codes. For a ``picture``, integers of any size are pixels.
     """
-    dtype = array.dtype
-    target = np.dtype(DATATYPES[spec.datatype].typestr)
-    if dtype.kind == "f" and spec.quantization:
-        target = np.dtype(np.float32)
-    elif spec.open and not dtype.kind == target.kind == "f":
-        target = dtype
+    target = _target_type(array.dtype, spec)
     shape = fit_shape(array.shape, spec)
-    pixels = picture and dtype.kind in "iu" and target.kind == "f"
-    if shape is None or pixels or not _same_meaning(dtype, target, spec):
-        advice = (
-            "; send a picture as its file, or convert the array"
-            if dtype == np.uint8
-            else ""
-        )
-        advice = (
-            "; send a picture as its file or as UINT8 [height, width, 3]"
-            if picture
-            else advice
-        )
-        raise _misfit(spec, f"{datatype_of(dtype)} {list(array.shape)}{advice}")
+    are_pixels = picture and array.dtype.kind in "iu" and target.kind == "f"
+    if shape is None or are_pixels or not _same_meaning(array.dtype, target, spec):
+        advice = ""
+        if picture:
+            advice = "; send a picture as its file or as UINT8 [height, width, 3]"
+        elif array.dtype == np.uint8:
+            advice = "; send a picture as its file, or convert the array"
+        received = f"{datatype_of(array.dtype)} {list(array.shape)}"
+        raise _misfit(spec, f"{received}{advice}")
     with np.errstate(over="ignore"):
         fitted = array.astype(target, copy=False)
     wrapped = target.kind in "iu" and not np.array_equal(fitted, array)
@@ -197,11 +176,22 @@ def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array
     return fitted.reshape(shape)
 
 
-def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None:
-    """Return the shape in which a model takes numbers that were sent in another; None where it would misread them.
+def _target_type(dtype: np.dtype[Any], spec: TensorSpec) -> np.dtype[Any]:
+    """Return the type to which an array of an input is converted."""
+    target = np.dtype(DATATYPES[spec.datatype].typestr)
+    if dtype.kind == "f" and spec.quantization:
+        return np.dtype(np.float32)
+    if spec.open and not dtype.kind == target.kind == "f":
+        return dtype
+    return target
 
-    The order of elements stays. A leading batch dimension of 1 may be missing; where the model's shape is fixed, so
-    may any dimension of 1; and one flat list is read in row-major order where at most one dimension is free.
+
+def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None:
+    """Return the model's shape for numbers of another shape, or None.
+
+    The order of elements stays. A leading batch dimension of 1 may be missing. If the
+    model's shape is fixed, any dimension of 1 may. One flat list is read in row-major
+    order if at most one dimension is free.
     """
     if spec.open or spec.accepts(sent):
         return sent
@@ -209,28 +199,25 @@ def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None
     if count and spec.shape[:1] in ((1,), (-1,)) and spec.accepts((1, *sent)):
         return (1, *sent)
     free = spec.shape.count(-1)
-    if not free and [dim for dim in sent if dim != 1] == [
-        dim for dim in spec.shape if dim != 1
-    ]:
+    if not free and _without_ones(sent) == _without_ones(spec.shape):
         return spec.shape
-    fixed = math.prod(dim for dim in spec.shape if dim >= 0)
-    if (
-        len(sent) > 1
-        or not count
-        or free > 1
-        or not fixed
-        or count % fixed
-        or (count != fixed and not free)
-    ):
+    if len(sent) > 1 or not count or free > 1:
         return None
-    return tuple(count // fixed if dim < 0 else dim for dim in spec.shape)
+    fixed = math.prod(size for size in spec.shape if size >= 0)
+    if not fixed or count % fixed or (count != fixed and not free):
+        return None
+    return tuple(count // fixed if size < 0 else size for size in spec.shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
 
 
 def nested(values: Any, owner: str) -> tuple[tuple[int, ...], list[Any]]:
-    """Return the shape of nested JSON arrays, and their leaves in row-major order.
+    """Return the shape and the leaves of nested JSON arrays, in row-major order.
 
     Raises:
-        ApiError: INVALID_TENSOR, which names the ``owner``: they are not rectangular.
+        ApiError: INVALID_TENSOR, naming the ``owner``: they are not rectangular.
     """
     shape: list[int] = []
     level = values
@@ -241,14 +228,15 @@ def nested(values: Any, owner: str) -> tuple[tuple[int, ...], list[Any]]:
     for size in shape:
         if not all(isinstance(value, list) and len(value) == size for value in leaves):
             break
-        leaves = (
-            leaves[0]
-            if len(leaves) == 1
-            else [item for value in leaves for item in value]
-        )
+        # A long flat list is not copied.
+        leaves = leaves[0] if len(leaves) == 1 else _flattened(leaves)
     if any(isinstance(value, list) for value in leaves):
         raise invalid(owner, "the nested arrays are not rectangular")
     return tuple(shape), leaves
+
+
+def _flattened(lists: list[list[Any]]) -> list[Any]:
+    return [item for values in lists for item in values]
 
 
 def _same_meaning(

@@ -13,7 +13,7 @@ MAX_FFT = 1 << 16
 
 
 class AudioOptions(NamedTuple):
-    """How a sound becomes input tensors.
+    """The preparation of a sound as input tensors.
 
     Lengths are in samples at the model's rate, times in seconds. None and empty leave a key
     to the file, to its tensors or, for ``hop``, to the window. ``versions`` has keys that
@@ -55,7 +55,7 @@ def _audio(table: TomlTable) -> AudioOptions:
 
 
 class SpectrogramOptions(NamedTuple):
-    """How samples become features.
+    """The computation of features from samples.
 
     Names and defaults are librosa's, or torchaudio's for keys that librosa lacks.
     """

@@ -52,7 +52,7 @@ INT16_SCALE = 32768.0
 
 
 class SoundWindow(NamedTuple):
-    """One window of a sound.
+    """A window of a sound.
 
     Attributes:
         samples: float32 [context + window, channels].

@@ -1,7 +1,8 @@
-"""The outputs of a classifier of rows: the winning classes, their scores, and the names of the score columns.
+"""Read a row classifier's outputs: winning classes, scores and column names.
 
-Converters write a winner (``label``) beside the scores, whose columns have no names of their own. A column's number is
-a class name only if the graph says so: the classes of a model may be 10, 20 and 30, or -1 and 1.
+Converters write a winner (``label``) beside the scores, whose columns have no names. A
+column's number is a class name only if the graph says so: a model's classes may be 10,
+20 and 30, or -1 and 1.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class ClassTarget:
         scores: the output with all scores, one output for each column, or no output.
         number: the position among several targets that share outputs.
         count: the number of targets that share outputs.
-        classes: class names by score column as the graph shows them; None if it doesn't.
-        ranking: labels of the owner or of a file, and options for scores.
-        owner_names: whether the manifest names the labels, which then replace those of the graph.
+        classes: class names by score column from the graph; None if it has none.
+        ranking: the owner's or a file's labels, and options for scores.
+        owner_names: whether the manifest names the labels, which then replace the graph's.
     """
 
     name: str
@@ -63,23 +64,23 @@ class ClassTarget:
 
     @property
     def names(self) -> Sequence[str]:
-        """Return class names by the index of answers, as far as they are known before a run."""
+        """Return class names by index, as far as known before a run."""
         own = self._graph_names(self._column_count())
         return self._shown_names(own, self.ranking.labels.names)
 
     @property
     def problem(self) -> str:
-        """Return the fault of the labels; empty if there is none, or if the graph's own names are used."""
+        """Return the labels' fault; empty if the graph's own names are used."""
         return self.ranking.problem if self.names is self.ranking.labels.names else ""
 
     def table(self, run: Arrays, rows: int) -> TargetTable:
-        """Return the winners and the scores of all rows."""
+        """Return the winners and scores of all rows."""
         winners = self._winners(run, rows)
         scores = self._scores(run, rows)
         if scores is None:
             return TargetTable(self, winners, None, self._graph_names(0))
         if len(scores) != rows:
-            winners = None  # the model answers other rows than it was asked
+            winners = None  # the model's rows are not the request's
         keys, own = self.ranking.names_in(run), self._graph_names(scores.shape[1])
         if keys and sorted(keys) == sorted(own):
             # The keys of a map are sorted, the model's classes need not be.
@@ -88,7 +89,7 @@ class ClassTarget:
         return TargetTable(self, winners, scores, own or keys)
 
     def shown_names(self, own: Sequence[str], language: str | None) -> Sequence[str]:
-        """Return the class names of an answer: the owner's, the model's own, or those of a file."""
+        """Return an answer's class names: the owner's, the model's or a file's."""
         return self._shown_names(own, self.ranking.labels.in_language(language))
 
     def _shown_names(self, own: Sequence[str], labels: Sequence[str]) -> Sequence[str]:
@@ -103,7 +104,7 @@ class ClassTarget:
         return shape[-1] if len(shape) > 1 else 1
 
     def _graph_names(self, columns: int) -> Sequence[str]:
-        """Return class names by column; empty if the graph doesn't show them for this number of columns."""
+        """Return class names by column; empty if the graph has none for this count."""
         if self.classes is None or len(self.classes.targets) <= self.number:
             return ()
         names = self.classes.targets[self.number]
@@ -123,20 +124,18 @@ class ClassTarget:
     def _scores(self, run: Arrays, rows: int) -> Array | None:
         if not self.scores:
             return None
-        ranking = (
-            self.ranking
-            if self.label is None
-            else self.ranking._replace(labels=Labels())
-        )
+        ranking = self.ranking
+        if self.label is not None:
+            ranking = ranking._replace(labels=Labels())
         if len(self.scores) > 1:
             columns = [run[spec.name].reshape(-1) for spec in self.scores]
             return ranking.rows(np.stack(columns, axis=1))
-        array = run[self.scores[0].name]
+        name = self.scores[0].name
+        array = run[name]
         if self.count > 1:
-            array = _part_of_target(
-                array, run.get(f"{self.scores[0].name}.shapes"), self.number, self.count
-            )
-            # Converters fill up the columns of targets with fewer classes.
+            shapes = run.get(f"{name}.shapes")
+            array = _part_of_target(array, shapes, self.number, self.count)
+            # Converters pad the columns of targets with fewer classes.
             classes = len(self._graph_names(0)) or array.shape[-1]
             array = array[..., :classes]
         if rows and array.size % rows == 0:
@@ -146,14 +145,18 @@ class ClassTarget:
 
 @dataclass(frozen=True, eq=False)
 class TargetTable:
-    """The winners and the scores of all rows of one target."""
+    """The winners and scores of one target.
+
+    Attributes:
+        winners: one per row; None if the model has no such output.
+        scores: [rows, columns], or None.
+        own_names: the model's class names by column; empty if unknown.
+    """
 
     target: ClassTarget
-    winners: Sequence[str] | None  # of each row; None if the model has no such output
-    scores: Array | None  # [rows, columns]
-    own_names: Sequence[
-        str
-    ]  # class names by column as the model gives them; empty if unknown
+    winners: Sequence[str] | None
+    scores: Array | None
+    own_names: Sequence[str]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -164,73 +167,74 @@ class TargetTable:
     def best(
         self, row: int, options: AnswerOptions, more: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Return ``{"label", "index", "score"}`` of the best classes of a row, the winner first."""
+        """Return ``{"label", "index", "score"}`` of a row's best classes.
+
+        The winner comes first. ``more`` has further keys of each entry.
+        """
         winner = None if self.winners is None else self.winners[row]
         names = self.target.shown_names(self.own_names, options.language)
-        shift = (
-            0 if names is self.own_names else self.target.ranking.options.label_offset
-        )
+        index = self._column_of(winner, len(names))
+        label = self._winner_name(winner, names, index)
         if self.scores is None:
-            index = self._column_of(winner, len(names))
-            return [
-                {
-                    **more,
-                    "label": self._winner_name(winner, names, index),
-                    "index": index or 0,
-                }
-            ]
+            return [{**more, "label": label, "index": index or 0}]
         scores = self.scores[row]
+        entries: list[dict[str, Any]] = []
         if winner is not None and (len(scores) == 1 or not names):
-            index = self._column_of(winner, len(names))
-            label = self._winner_name(winner, names, index)
             best = int(np.argmax(scores))
-            entries = [
-                {
-                    **more,
-                    "label": label,
-                    "index": index or best,
-                    "score": float(scores[best]),
-                }
-            ]
+            score = float(scores[best])
+            entries.append(
+                {**more, "label": label, "index": index or best, "score": score}
+            )
         else:
-            if self._is_reversed(scores, winner):
-                scores = scores[::-1]
-            order = self._order(scores, winner)[
-                : TOP_K if options.top_k is None else options.top_k
-            ]
-            entries = [
-                {
-                    **more,
-                    "label": label_of(names, column + shift),
-                    "index": column,
-                    "score": float(scores[column]),
-                }
-                for column in order
-            ]
-        default = self.target.ranking.options.threshold
-        threshold = default if options.threshold is None else options.threshold
+            entries += self._ranked(scores, winner, names, options, more)
+        threshold = options.threshold
+        if threshold is None:
+            threshold = self.target.ranking.options.threshold
         floor = -np.inf if threshold is None else threshold
-        return [
-            entry
-            for entry in entries
-            if entry["score"] >= floor and np.isfinite(entry["score"])
-        ]
+        selected = []
+        for entry in entries:
+            if entry["score"] >= floor and np.isfinite(entry["score"]):
+                selected.append(entry)
+        return selected
+
+    def _ranked(
+        self,
+        scores: Array,
+        winner: str | None,
+        names: Sequence[str],
+        options: AnswerOptions,
+        more: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """Return an entry for each of the best classes."""
+        shift = 0
+        if names is not self.own_names:
+            shift = self.target.ranking.options.label_offset
+        if self._is_reversed(scores, winner):
+            scores = scores[::-1]
+        top_k = TOP_K if options.top_k is None else options.top_k
+        entries = []
+        for column in self._order(scores, winner)[:top_k]:
+            label = label_of(names, column + shift)
+            score = float(scores[column])
+            entries.append({**more, "label": label, "index": column, "score": score})
+        return entries
 
     def _is_reversed(self, scores: Array, winner: str | None) -> bool:
-        """Return whether two opposite decision values are in the wrong columns, as sklearn-onnx writes those of SVC."""
+        """Return whether two decision values are in swapped columns.
+
+        sklearn-onnx writes those of SVC so: opposite values, with the winner's negative.
+        """
         column = self._column_of(winner, len(scores))
         if column is None or len(scores) != 2:
             return False
         return bool(scores[0] == -scores[1] and scores[column] < 0)
 
     def _order(self, scores: Array, winner: str | None) -> list[int]:
-        """Return columns, the best first. The model's own winner comes before a higher score."""
-        lowest_wins = (
-            self.target.classes is not None and self.target.classes.lowest_wins
-        )
-        order: list[int] = np.argsort(
-            scores if lowest_wins else -scores, kind="stable"
-        ).tolist()
+        """Return columns, best first; the model's own winner precedes higher scores."""
+        classes = self.target.classes
+        lowest_wins = classes is not None and classes.lowest_wins
+        keys = scores if lowest_wins else -scores
+        order: list[int] = np.argsort(keys, kind="stable").tolist()
         column = self._column_of(winner, len(scores))
         if column is not None and column < len(order) and column != order[0]:
             order.remove(column)
@@ -238,7 +242,7 @@ class TargetTable:
         return order
 
     def _column_of(self, winner: str | None, count: int) -> int | None:
-        """Return the column of a class; None if it isn't known."""
+        """Return a class's column; None if unknown."""
         if winner is None:
             return None
         if winner in self._columns:
@@ -250,7 +254,7 @@ class TargetTable:
 
     @functools.cached_property
     def _columns(self) -> dict[str, int]:
-        """Columns by class: those of the model's own names come before those of the owner's."""
+        """Columns by class; the model's names take precedence over the owner's."""
         owner_columns = _first_positions(self.target.ranking.labels.names)
         return {**owner_columns, **_first_positions(self.own_names)}
 
@@ -263,7 +267,7 @@ class TargetTable:
 
 
 def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
-    """Return what a classifier of rows answers for each row: usually one class, of several targets one of each.
+    """Return a row classifier's targets; usually there is one.
 
     Raises:
         ModelLoadError: the model's outputs can't be told apart.
@@ -275,23 +279,36 @@ def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
         return [_target(facts, "", None, (ranking.spec,), ranking)]
     if len(labels) > 1:
         return _targets_of_pairs(facts, labels, scores, task)
-    count = _target_count(facts, labels[0])
+    label = labels[0]
+    count = _target_count(facts, label)
     if count > 1:
-        names = facts.manifest.target_names
-        if len(names) != count:
-            names = tuple(f"{labels[0].name}[{number}]" for number in range(count))
-        ranking = ranking_of(facts, (scores[0] if scores else labels[0]).name, task)
-        return [
-            _target(facts, name, labels[0], tuple(scores[:1]), ranking, number, count)
-            for number, name in enumerate(names)
-        ]
+        return _targets_of_one_output(facts, label, scores, count, task)
     columns = _score_outputs(facts, scores, task)
-    ranking = ranking_of(facts, (columns[0] if columns else labels[0]).name, task)
-    return [_target(facts, "", labels[0], columns, ranking)]
+    ranking = ranking_of(facts, (columns[0] if columns else label).name, task)
+    return [_target(facts, "", label, columns, ranking)]
+
+
+def _targets_of_one_output(
+    facts: ModelFacts,
+    label: TensorSpec,
+    scores: Sequence[TensorSpec],
+    count: int,
+    task: str,
+) -> list[ClassTarget]:
+    """Return several targets whose winners are columns of one output."""
+    names = facts.manifest.target_names
+    if len(names) != count:
+        names = tuple(f"{label.name}[{number}]" for number in range(count))
+    columns = tuple(scores[:1])
+    ranking = ranking_of(facts, (columns[0] if columns else label).name, task)
+    targets = []
+    for number, name in enumerate(names):
+        targets.append(_target(facts, name, label, columns, ranking, number, count))
+    return targets
 
 
 def answers_classes(facts: ModelFacts) -> bool:
-    """Return whether the outputs are those of a converted classifier of rows: winners beside scores."""
+    """Return whether the outputs are winners and scores of a converted classifier."""
     labels = _label_outputs(facts)
     scores = [spec for spec in facts.outputs if spec.datatype in _REAL]
     if len(labels) != 1 or not scores or not _is_marked_label(facts, labels[0]):
@@ -300,18 +317,18 @@ def answers_classes(facts: ModelFacts) -> bool:
 
 
 def _label_outputs(facts: ModelFacts) -> list[TensorSpec]:
-    """Return the outputs with winning classes; other integers, such as leaves of trees, are left out."""
+    """Return the outputs with winning classes, without integers such as tree leaves."""
     labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
     marked = [spec for spec in labels if _is_marked_label(facts, spec)]
     return marked if len(marked) == 1 else labels
 
 
 def _is_marked_label(facts: ModelFacts, spec: TensorSpec) -> bool:
-    """Return whether the graph or its name shows that an output has classes."""
+    """Return whether graph or name show that an output has classes."""
     graph_output = _class_output(facts, spec)
-    return (
-        graph_output is not None and graph_output.is_label
-    ) or "label" in spec.name.casefold()
+    if graph_output is not None and graph_output.is_label:
+        return True
+    return "label" in spec.name.casefold()
 
 
 def _targets_of_pairs(
@@ -320,12 +337,12 @@ def _targets_of_pairs(
     scores: Sequence[TensorSpec],
     task: str,
 ) -> list[ClassTarget]:
-    """Return a target for each output of winners, with the output of scores in the same position."""
+    """Pair each output of winners with the output of scores in the same position."""
     if scores and len(scores) != len(labels):
         listed = ", ".join(spec.name for spec in facts.outputs)
         raise ModelLoadError(
-            f"model.toml: task {task}: the model has {len(labels)} outputs of classes and {len(scores)} of scores "
-            f"({listed}); it needs as many of both"
+            f"model.toml: task {task}: the model has {len(labels)} outputs of classes "
+            f"and {len(scores)} of scores ({listed}); it needs as many of both"
         )
     names = facts.manifest.target_names
     if len(names) != len(labels):
@@ -333,9 +350,8 @@ def _targets_of_pairs(
     targets = []
     for number, (name, label) in enumerate(zip(names, labels, strict=True)):
         columns = tuple(scores[number : number + 1])
-        ranking = ranking_of(
-            facts, (columns[0] if columns else label).name, task
-        )._replace(labels=Labels())
+        ranking = ranking_of(facts, (columns[0] if columns else label).name, task)
+        ranking = ranking._replace(labels=Labels())
         targets.append(_target(facts, name, label, columns, ranking))
     return targets
 
@@ -376,7 +392,7 @@ def _names_of_columns(
 
 
 def _class_output(facts: ModelFacts, spec: TensorSpec) -> ClassOutput | None:
-    """Return what the graph shows of an output, which the manifest may have renamed."""
+    """Return the graph's facts of an output, which the manifest may rename."""
     own_name = spec.name.removesuffix(".values")
     for name in (own_name, *spec.aliases):
         if name in facts.class_outputs:
@@ -390,32 +406,24 @@ def _is_label(facts: ModelFacts, spec: TensorSpec) -> bool:
         return False
     if spec.name.endswith(_NO_LABELS):
         return False
-    if len(facts.outputs) > 1:
+    if len(facts.outputs) > 1 or spec.datatype == "BYTES":
         return True
     graph_output = _class_output(facts, spec)
-    is_column = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] == 1)
-    return (
-        (graph_output is not None and graph_output.is_label)
-        or spec.datatype == "BYTES"
-        or is_column
-    )
+    if graph_output is not None and graph_output.is_label:
+        return True
+    return len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] == 1)
 
 
 def _target_count(facts: ModelFacts, label: TensorSpec) -> int:
     """Return the number of targets whose winners an output has."""
     graph_output = _class_output(facts, label)
-    if (
-        graph_output is not None
-        and graph_output.is_label
-        and len(graph_output.targets) > 1
-    ):
-        return len(graph_output.targets)
-    is_wide = (
-        len(label.shape) == 2
-        and label.shape[0] != 1
-        and 1 < label.shape[1] <= MAX_TARGETS
-    )
-    return label.shape[1] if is_wide else 1
+    if graph_output is not None and graph_output.is_label:
+        count = len(graph_output.targets)
+        if count > 1:
+            return count
+    if len(label.shape) != 2 or label.shape[0] == 1:
+        return 1
+    return label.shape[1] if 1 < label.shape[1] <= MAX_TARGETS else 1
 
 
 def _score_outputs(
@@ -440,7 +448,7 @@ def _part_of_target(
     """Return the scores of one of several targets.
 
     Args:
-        array: [targets, rows, classes], [rows, targets, classes], [rows, targets], or all in one dimension.
+        array: [targets, rows, classes], [rows, targets, classes], [rows, targets], or flat.
         shapes: [targets, 2], if the targets differ in their number of classes.
     """
     if array.ndim == 1 and shapes is not None:

@@ -1,9 +1,8 @@
-"""Items that somebody has liked in, items that they may like next out."""
+"""Recommend items to somebody who liked other items."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -42,7 +41,10 @@ NO_ITEM = -1
 
 
 class ItemsOptions(NamedTuple):
-    """The manifest's ``[items]``; see ``docs/tasks.md``. Names are needed where the model has several tensors."""
+    """The manifest's ``[items]``; see ``docs/tasks.md``.
+
+    Names are needed if the model has several tensors.
+    """
 
     input: Annotated[str, TomlTable.text] = ""
     user_input: Annotated[str, TomlTable.text] = ""
@@ -56,7 +58,10 @@ class ItemsOptions(NamedTuple):
 def _pair(
     specs: Sequence[TensorSpec], main: str, second: list[str], keys: str
 ) -> tuple[TensorSpec, TensorSpec | None]:
-    """Return a main tensor, named or the only one beside the second, and the second, if there is one."""
+    """Return the main tensor and the optional second one.
+
+    The main tensor is the named one, else the only one beside the second.
+    """
     by_name = {spec.name: spec for spec in specs}
     first = [main] if main else [name for name in by_name if name not in second]
     if len(first) != 1 or len(second) > 1 or not {*first, *second} <= by_name.keys():
@@ -67,39 +72,30 @@ def _pair(
 
 
 class Recommendation:
-    """Takes a JSON list of items, or ``{"items": [...], "user": 5}``; items are numbers or titles in ``labels``."""
+    """Take a JSON list of items, or ``{"items": [...], "user": 5}``.
+
+    Items are numbers, or titles in ``labels``.
+    """
 
     name = NAME
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(ItemsOptions)
-        names = [spec.name for spec in facts.inputs]
-        users = (
-            [options.user_input]
-            if options.user_input
-            else [name for name in names if "user" in name.casefold()]
-        )
+        users = _named_or(options.user_input, _user_inputs(facts))
         self._spec, self._user = _pair(
             facts.inputs, options.input, users, "items.input and items.user_input"
         )
-        # A model that ranks by itself has an output of integers.
-        ids = [
-            spec.name
-            for spec in facts.outputs
-            if spec.datatype in ("INT32", "INT64") and len(facts.outputs) == 2
-        ]
-        ids = [options.ids_output] if options.ids_output else ids
+        ids = _named_or(options.ids_output, _ids_outputs(facts))
         self._outputs = _pair(
             facts.outputs, options.output, ids, "items.output and items.ids_output"
         )
         self._activation = facts.manifest.section(ClassificationOptions).activation
         self._labels = find_labels(facts)
         self.labels = self._labels.names
-        self._by_title = {
-            title.strip().casefold(): index
-            for index, title in enumerate(self.labels)
-            if title.strip()
-        }
+        self._by_title: dict[str, int] = {}
+        for index, title in enumerate(self.labels):
+            if title.strip():
+                self._by_title[title.strip().casefold()] = index
 
     def structure(self) -> dict[str, Any]:
         return {"labels": answer_labels(self.labels), "user": self._user is not None}
@@ -110,14 +106,15 @@ class Recommendation:
                 'this model takes a JSON list of items, or {"items": [...]}'
             )
         content = strict_json.loads(body)
-        content = {"items": content} if isinstance(content, list) else content
-        keys = ("items", "user") if self._user is not None else ("items",)
-        unknown = [name for name in content if name not in keys]
-        if unknown:
-            raise invalid_input(
-                f"unknown key {unknown[0]!r:.80}; this model takes {' and '.join(keys)}"
-            )
-        items, user = content.get("items"), content.get("user")
+        if isinstance(content, list):
+            content = {"items": content}
+        keys = ("items",) if self._user is None else ("items", "user")
+        for key in content:
+            if key not in keys:
+                raise invalid_input(
+                    f"unknown key {key!r:.80}; this model takes {' and '.join(keys)}"
+                )
+        items = content.get("items")
         if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
             raise invalid_input(
                 f"items must be a list of 1 to {MAX_ITEMS} numbers or titles"
@@ -125,53 +122,39 @@ class Recommendation:
         numbers = [self._number(item) for item in items]
         arrays = {self._spec.name: self._array(numbers)}
         if self._user is not None:
-            if type(user) is not int or not 0 <= user < 2**31:
-                raise invalid_input(
-                    'this model needs the user\'s number: {"items": [...], "user": 5}'
-                )
-            shape = [1] * len(self._user.shape)
-            arrays[self._user.name] = np.full(
-                shape, user, DATATYPES[self._user.datatype].typestr
-            )
+            arrays[self._user.name] = _user_array(self._user, content.get("user"))
         return Prepared([arrays], frozenset(numbers))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label", "index", "score"}``, best first, without the items of the request."""
+        """Return ``{"label", "index", "score"}``, best first.
+
+        The request's items are left out.
+        """
         scores, ids = self._outputs
-        row = activate(
-            real_values(runs[0][scores.name], scores).reshape(-1).astype(np.float64),
-            self._activation,
-        )
-        items = (
-            np.arange(len(row))
-            if ids is None
-            else runs[0][ids.name].reshape(-1).astype(np.int64)
-        )
+        values = real_values(runs[0][scores.name], scores).reshape(-1)
+        row = activate(values.astype(np.float64), self._activation)
+        items = np.arange(len(row))
+        if ids is not None:
+            items = runs[0][ids.name].reshape(-1).astype(np.int64)
+        excluded = {self._options.padding, NO_ITEM}
+        if self._options.exclude_seen:
+            excluded |= context
         names = self._labels.in_language(options.language)
-        excluded = {
-            *(context if self._options.exclude_seen else ()),
-            self._options.padding,
-            NO_ITEM,
-        }
-        threshold = -np.inf if options.threshold is None else options.threshold
-        ranked = (
-            (int(items[index]), float(row[index]))
-            for index in np.argsort(-row, kind="stable")
-        )
-        best = (
-            (item, score)
-            for item, score in ranked
-            if item not in excluded and score >= threshold
-        )
-        return [
-            {"label": label_of(names, item), "index": item, "score": score}
-            for item, score in islice(
-                best, TOP_K if options.top_k is None else options.top_k
-            )
-        ]
+        top_k = TOP_K if options.top_k is None else options.top_k
+        entries: Answer = []
+        for position in np.argsort(-row, kind="stable"):
+            if len(entries) >= top_k:
+                break
+            item, score = int(items[position]), float(row[position])
+            if item in excluded:
+                continue
+            if options.threshold is None or score >= options.threshold:
+                label = label_of(names, item)
+                entries.append({"label": label, "index": item, "score": score})
+        return entries
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's input and parameters."""
         parameters = (
             parameter("top_k", default=TOP_K),
             parameter("threshold"),
@@ -206,18 +189,40 @@ class Recommendation:
         return item
 
     def _array(self, numbers: list[int]) -> Array:
-        """Return the items in the input's shape: the last ones that fit, filled up with the padding."""
-        size = self._spec.shape[-1] if self._spec.shape else -1
+        """Return the items in the input's shape: the last ones that fit, padded."""
+        rank = len(self._spec.shape)
+        size = self._spec.shape[-1] if rank else -1
         if size > 0:
             numbers = numbers[-size:]
             filling = [self._options.padding or 0] * (size - len(numbers))
-            numbers = (
-                filling + numbers if self._options.pad == "left" else numbers + filling
-            )
-        shape = (1,) * (len(self._spec.shape) - 1) + (len(numbers),)
-        return np.asarray(numbers, DATATYPES[self._spec.datatype].typestr).reshape(
-            shape
+            is_left = self._options.pad == "left"
+            numbers = filling + numbers if is_left else numbers + filling
+        array = np.asarray(numbers, DATATYPES[self._spec.datatype].typestr)
+        return array.reshape((1,) * (rank - 1) + (len(numbers),))
+
+
+def _named_or(name: str, others: list[str]) -> list[str]:
+    return [name] if name else others
+
+
+def _user_inputs(facts: ModelFacts) -> list[str]:
+    return [spec.name for spec in facts.inputs if "user" in spec.name.casefold()]
+
+
+def _ids_outputs(facts: ModelFacts) -> list[str]:
+    """Return the outputs with item numbers, of a model that ranks items itself."""
+    if len(facts.outputs) != 2:
+        return []
+    return [spec.name for spec in facts.outputs if spec.datatype in ("INT32", "INT64")]
+
+
+def _user_array(spec: TensorSpec, user: object) -> Array:
+    if type(user) is not int or not 0 <= user < 2**31:
+        raise invalid_input(
+            'this model needs the user\'s number: {"items": [...], "user": 5}'
         )
+    shape = [1] * len(spec.shape)
+    return np.full(shape, user, DATATYPES[spec.datatype].typestr)
 
 
 ITEMS = Section("items", ItemsOptions)

@@ -70,10 +70,10 @@ class Rows:
         names = []
         for name, unit in zip_longest(self.features, self.units, fillvalue=""):
             names.append(f"{name} ({unit})" if unit else name)
-        shown = ", ".join(names[:MAX_SHOWN])
+        listed = ", ".join(names[:MAX_SHOWN])
         if len(names) > MAX_SHOWN:
-            shown += f" and {len(names) - MAX_SHOWN} more"
-        return f"{text}; the features are {shown}"
+            listed += f" and {len(names) - MAX_SHOWN} more"
+        return f"{text}; the features are {listed}"
 
     def form_features(self) -> list[Feature]:
         """Return the named columns; empty without names."""

@@ -142,7 +142,7 @@ class SentencePiece:
         numbers = [unknown] * (size + 1)
         scores = self.model.scores
         user_scores = self._user_scores
-        known = self._numbers
+        piece_numbers = self._numbers
 
         for start, first in enumerate_cancellable(text, POSITION_INTERVAL):
             start_sum = sums[start]
@@ -151,7 +151,7 @@ class SentencePiece:
             has_single = False
             for length in self._lengths.get(first, ()):
                 end = start + length
-                number = known.get(text[start:end], -1)
+                number = piece_numbers.get(text[start:end], -1)
                 if number < 0 or end > size:
                     continue
                 has_single = has_single or length == 1
@@ -322,12 +322,12 @@ def _byte_numbers(model: SentencePieceModel) -> tuple[int, ...]:
     for number in model.numbers_of(PieceType.BYTE):
         by_piece[model.pieces[number]] = number
     numbers = [by_piece.get(f"<0x{byte:02X}>") for byte in range(256)]
-    known = [number for number in numbers if number is not None]
-    if len(by_piece) != 256 or len(known) != 256:
+    present = [number for number in numbers if number is not None]
+    if len(by_piece) != 256 or len(present) != 256:
         raise SentencePieceError(
             "unknown characters should become bytes, but some bytes have no piece"
         )
-    return tuple(known)
+    return tuple(present)
 
 
 def _single(value: float) -> float:

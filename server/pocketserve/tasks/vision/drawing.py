@@ -210,8 +210,10 @@ class Canvas:
             half = swatch / 2
             frame = (2 * pad, middle - half, 2 * pad + swatch, middle + half)
             self._draw.rounded_rectangle(frame, swatch / 4, fill=colour(index))
-            shown = self._cut(text, right - text_left)
-            self._draw.text((text_left, middle), shown, INK, self._font, anchor="lm")
+            fitting_text = self._cut(text, right - text_left)
+            self._draw.text(
+                (text_left, middle), fitting_text, INK, self._font, anchor="lm"
+            )
 
     def _draw_panel(self, frame: Frame) -> None:
         """Draw a translucent background for the legend."""
