@@ -1,1 +1,1 @@
-"""Between raw input (a picture, a JSON document) and tensors, and from tensors to a labelled answer."""
+"""Tasks: convert raw input to tensors, and tensors to labelled answers."""

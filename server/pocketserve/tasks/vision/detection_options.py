@@ -29,7 +29,10 @@ def _strides(table: TomlTable, key: str) -> tuple[int, ...]:
 
 
 class AnchorOptions(NamedTuple):
-    """Anchors of a single-shot detector, as its training code generates them; ``strides`` in pixels, one a layer."""
+    """Anchors of a single-shot detector, as its training code generates them.
+
+    ``strides`` are in pixels, one per layer.
+    """
 
     strides: Annotated[tuple[int, ...], _strides] = ()
     min_scale: Annotated[float, TomlTable.number, 0.001, 10] = 0.2
@@ -78,12 +81,13 @@ def _anchors(table: TomlTable, key: str) -> AnchorOptions | None:
 
 @dataclass(frozen=True, slots=True)
 class DetectionOptions:
-    """The layout of a detector's outputs; None leaves a key to the model's files, its outputs or the task.
+    """The layout of a detector's outputs; None leaves a key to files or defaults.
 
     Attributes:
-        boxes, scores, classes, count: names of outputs.
+        boxes: name of an output, like ``scores``, ``classes`` and ``count``.
         box_order: positions of the four numbers that ``box_type`` names.
-        anchors_file: ``.npy`` or text with a row (center y, center x, height, width) per anchor, as ratios.
+        anchors_file: ``.npy`` or text with a row (center y, center x, height, width) per
+            anchor, as ratios.
         box_scale: divisors of raw boxes: center y, center x, height, width.
     """
 

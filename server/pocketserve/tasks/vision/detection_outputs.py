@@ -1,4 +1,4 @@
-"""The roles of a detector's outputs, and the candidate boxes that they hold, for every known layout."""
+"""Assign a detector's outputs to roles, and read boxes of every known layout."""
 
 from __future__ import annotations
 
@@ -19,28 +19,36 @@ from pocketserve.tasks.vision.boxes import decode_anchors, to_corners
 from pocketserve.tasks.vision.detection_options import FORMAT_NAMES, DetectionOptions
 from pocketserve.tensors import Array, TensorSpec
 
-MAX_CANDIDATES = 1000  # boxes that suppression looks at: it compares each with each
+MAX_CANDIDATES = 1000  # boxes for suppression, which compares all pairs
 WORDS = {
     "boxes": ("box", "location", "bbox"),
     "scores": ("score", "conf", "logit", "prob"),
     "classes": ("class", "categor", "label"),
     "count": ("num", "count"),
 }
-"""Parts of names by which authors call the outputs."""
+"""Words in the outputs' names, by role."""
 
 AMBIGUOUS = ("postprocess", "raw_", "multiclass", "anchor")
-"""The operator's own name, the same for all four; and what TensorFlow's exports give besides the answer."""
+"""Words that say nothing: the operator's own name, the same for all four outputs, and
+outputs of TensorFlow's exports beside the answer."""
 
 PLAIN_ORDER = (0, 1, 2, 3)
+PIXELS_FROM = 8.0
 
 
 class OutputFormat(NamedTuple):
-    """A way in which detectors give boxes."""
+    """A layout of a detector's outputs.
 
-    roles: tuple[str, ...]  # outputs that there must be; ``rows`` is one table of all
-    box_type: str  # with ``box_order``: usual arguments of ``to_corners``
+    Attributes:
+        roles: required outputs; ``rows`` is one table of everything.
+        box_type: with ``box_order``, the default arguments of ``to_corners``.
+        suppressed: whether the model suppresses overlapping boxes itself.
+    """
+
+    roles: tuple[str, ...]
+    box_type: str
     box_order: tuple[int, ...] = PLAIN_ORDER
-    suppressed: bool = False  # overlapping boxes were dropped by the model already
+    suppressed: bool = False
 
 
 FORMATS = {
@@ -57,8 +65,14 @@ FORMATS = {
 }
 
 
+_WITHOUT_OBJECT_SCORE = ("yolov8", "yolov8-rows", "yolo-rtdetr")
+
+
 class Candidates(NamedTuple):
-    """Boxes [n, (left, top, right, bottom)] before they are chosen from, as ratios of the input; scores and classes."""
+    """Candidate boxes as ratios of the input, with scores and classes.
+
+    Boxes are [n, (left, top, right, bottom)].
+    """
 
     boxes: Array
     scores: Array
@@ -66,21 +80,20 @@ class Candidates(NamedTuple):
 
 
 def is_postprocessed(outputs: Sequence[TensorSpec]) -> bool:
-    """Return whether the outputs have the names of TensorFlow's Object Detection API, or are those of the operator."""
-    names = {
-        name.rpartition("/")[2].partition(":")[0]
-        for spec in outputs
-        for name in (spec.name, *spec.aliases)
-    }
-    return {
-        "detection_boxes",
-        "detection_classes",
-        "detection_scores",
-    } <= names or _is_operator(outputs)
+    """Return whether the outputs are those of TensorFlow's Object Detection API.
+
+    They have its names, or the shapes of its TFLite operator.
+    """
+    names = set()
+    for spec in outputs:
+        for name in (spec.name, *spec.aliases):
+            names.add(name.rpartition("/")[2].partition(":")[0])
+    expected = {"detection_boxes", "detection_classes", "detection_scores"}
+    return expected <= names or _is_operator(outputs)
 
 
 def _is_operator(outputs: Sequence[TensorSpec]) -> bool:
-    """Return whether there are boxes [1, n, 4], two rows [1, n] and a single number."""
+    """Return whether there are boxes [1, n, 4], two rows [1, n] and a number."""
     boxes = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[-1] == 4]
     rows = [spec for spec in outputs if len(spec.shape) == 2 and spec.shape[-1] != 1]
     single = [
@@ -90,13 +103,13 @@ def _is_operator(outputs: Sequence[TensorSpec]) -> bool:
 
 
 class DetectionOutputs:
-    """The outputs of a detector by their roles, and how they are read.
+    """A detector's outputs by role, and their layout.
 
     Args:
-        anchors: of raw SSD boxes; None where boxes are boxes already.
+        anchors: of raw SSD boxes; None if boxes are final.
 
     Attributes:
-        activation: what turns numbers into scores; None is the format's usual one.
+        activation: turns numbers into scores; None is the format's default.
     """
 
     def __init__(
@@ -106,9 +119,9 @@ class DetectionOutputs:
         metadata: ModelMetadata,
         anchors: Array | None = None,
     ) -> None:
-        name = options.format or (
-            "postprocess" if is_postprocessed(outputs) or options.classes else None
-        )
+        name = options.format
+        if name is None and (is_postprocessed(outputs) or options.classes):
+            name = "postprocess"
         if name is None:
             raise ModelLoadError(
                 "model.toml: task object-detection needs [detection] format for these outputs: one of "
@@ -116,45 +129,36 @@ class DetectionOutputs:
             )
         self._options, self._anchors, self.format = options, anchors, name
         self.activation = options.activation
-        roles, box_type, order, self.suppressed = FORMATS[name]
+        layout = FORMATS[name]
+        self.suppressed = layout.suppressed
         described = metadata.outputs if len(metadata.outputs) == len(outputs) else ()
-        self._guessed = False  # scores and classes are told apart by their order alone
-        self._roles = (
-            {"rows": self._rows(outputs)}
-            if roles == ("rows",)
-            else self._match(outputs, described)
-        )
-        for role in roles:
+        self._guessed = False  # only the order tells scores from classes
+        if layout.roles == ("rows",):
+            self._roles = {"rows": self._rows(outputs)}
+        else:
+            self._roles = self._match(outputs, described)
+        for role in layout.roles:
             if role not in self._roles:
                 names = ", ".join(repr(spec.name) for spec in outputs)
                 raise ModelLoadError(
                     f"model.toml: detection.{role} must name one of the outputs {names}"
                 )
-        if described and "boxes" in roles:
-            content = described[list(outputs).index(self._roles["boxes"])].content
-            properties = content.properties if content is not None else None
-            if (
-                isinstance(properties, BoundingBoxProperties)
-                and properties.type != "unknown"
-            ):
-                box_type = properties.type
-                order = (
-                    properties.order
-                    if sorted(properties.order) == [0, 1, 2, 3]
-                    else PLAIN_ORDER
-                )
+        box_type, order = layout.box_type, layout.box_order
         if options.box_type is not None:
             box_type, order = options.box_type, PLAIN_ORDER
+        elif described and "boxes" in layout.roles:
+            position = list(outputs).index(self._roles["boxes"])
+            box_type, order = _described_layout(described[position], layout)
         self._layout = (box_type, options.box_order or order)
 
     @property
     def class_count(self) -> int:
-        """Return how many scores each box has; -1 if only a run shows it, or the format has no such output."""
+        """Return the number of scores per box; -1 if unknown before a run."""
         shape = self._roles["scores"].shape if "scores" in self._roles else ()
         return shape[-1] if len(shape) >= 2 else -1
 
     def _rows(self, outputs: Sequence[TensorSpec]) -> TensorSpec:
-        """Return the one table of all: the named output, else the first of three dimensions."""
+        """Return the named output, else the first with three dimensions."""
         if self._options.boxes is not None:
             return named_tensor(outputs, "detection.boxes", self._options.boxes)
         for spec in outputs:
@@ -167,68 +171,61 @@ class DetectionOutputs:
     def _match(
         self, outputs: Sequence[TensorSpec], described: Sequence[TensorMetadata]
     ) -> dict[str, TensorSpec]:
-        """Return outputs by role, as the manifest, the file's metadata, the outputs' names and their order tell it."""
-        names = {
-            role: name
-            for role in WORDS
-            if (name := getattr(self._options, role)) is not None
-        }
-        roles = {
-            role: named_tensor(outputs, f"detection.{role}", name)
-            for role, name in names.items()
-        }
-
-        def assign(role: str | None, spec: TensorSpec) -> None:
-            if (
-                role is not None
-                and role not in roles
-                and spec not in roles.values()
-                and _could_be(role, spec)
-            ):
-                roles[role] = spec
-
+        """Assign outputs to roles by manifest, metadata, names and order."""
+        roles: dict[str, TensorSpec] = {}
+        for role in WORDS:
+            name = getattr(self._options, role)
+            if name is not None:
+                roles[role] = named_tensor(outputs, f"detection.{role}", name)
         for spec, tensor in zip(outputs, described, strict=False):
-            assign(_role_of(tensor.name), spec)
+            _assign(roles, _role_of(tensor.name), spec)
         for spec in outputs:
-            assign(_role_of(" ".join((spec.name, *spec.aliases))), spec)
+            _assign(roles, _role_of(" ".join((spec.name, *spec.aliases))), spec)
         self._guessed = not {"scores", "classes"} <= set(roles)
         for role, spec in _by_order(outputs).items():
-            assign(role, spec)
+            _assign(roles, role, spec)
         return roles
 
     def candidates(
         self, outputs: Mapping[str, Array], size: tuple[int, int], floor: float
     ) -> Candidates:
-        """Return the candidates that reach a score, best first, at most MAX_CANDIDATES.
+        """Return the candidates that reach a score, best first.
+
+        There are at most MAX_CANDIDATES.
 
         Args:
             outputs: arrays of one run by output name.
             size: (width, height) of the model's input in pixels.
 
         Raises:
-            ValueError: the outputs have other shapes than the format needs.
+            ValueError: the outputs don't have the format's shapes.
         """
-        values = {
-            role: real_values(outputs[spec.name], spec)
-            for role, spec in self._roles.items()
-        }
-        readers = {
-            "postprocess": self._read_postprocessed,
-            "ssd": self._read_tables,
-            "detr": self._read_tables,
-        }
-        boxes, scores, classes = readers.get(self.format, self._read_rows)(values)
+        values = {}
+        for role, spec in self._roles.items():
+            values[role] = real_values(outputs[spec.name], spec)
+        boxes, scores, classes = self._read(values)
         best = np.flatnonzero((scores >= floor) & np.isfinite(scores))
-        best = best[np.argsort(-scores[best], kind="stable")[:MAX_CANDIDATES]]
+        order = np.argsort(-scores[best], kind="stable")
+        best = best[order[:MAX_CANDIDATES]]
         corners = boxes[best]
-        in_pixels = self._options.coordinates == "pixel"
-        if self._options.coordinates is None:  # ratios hardly leave 0 to 1
-            finite = boxes[np.isfinite(boxes)]
-            in_pixels = bool(finite.size) and float(np.abs(finite).max()) > 8.0
-        if in_pixels:
+        if self._are_pixels(boxes):
             corners = corners / np.array([*size, *size])
         usable = np.isfinite(corners).all(axis=1)
         return Candidates(corners[usable], scores[best][usable], classes[best][usable])
+
+    def _read(self, values: Mapping[str, Array]) -> Candidates:
+        if self.format == "postprocess":
+            return self._read_postprocessed(values)
+        if self.format in ("ssd", "detr"):
+            return self._read_tables(values)
+        return self._read_rows(values)
+
+    def _are_pixels(self, boxes: Array) -> bool:
+        """Return whether boxes are in pixels, not ratios, which hardly leave 0 to 1."""
+        if self._options.coordinates is not None:
+            return self._options.coordinates == "pixel"
+        finite = boxes[np.isfinite(boxes)]
+        return bool(finite.size) and float(np.abs(finite).max()) > PIXELS_FROM
 
     def _read_postprocessed(self, values: Mapping[str, Array]) -> Candidates:
         scores, classes = values["scores"].reshape(-1), values["classes"].reshape(-1)
@@ -248,43 +245,51 @@ class DetectionOutputs:
         )
 
     def _read_tables(self, values: Mapping[str, Array]) -> Candidates:
-        """Read boxes and scores of all classes: raw or finished ones of an SSD, or DETR's."""
-        options, anchors, is_detr = self._options, self._anchors, self.format == "detr"
+        """Read boxes and scores of all classes: an SSD's, raw or final, or DETR's."""
         boxes, scores = _table(values["boxes"]), _table(values["scores"])
         if len(boxes) != len(scores) or boxes.shape[1] < 4:
             raise ValueError(
                 f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not belong together"
             )
-        activation = self.activation or ("softmax" if is_detr else "none")
-        scores = activate(scores.astype(np.float64), activation)
-        if is_detr and activation == "sigmoid":  # a box may have several classes
-            return _all_classes(to_corners(boxes, *self._layout), scores)
-        if is_detr and activation == "softmax":
-            scores = scores[:, :-1]  # the last class is "no object"
-        elif options.background and not is_detr:
+        if self.format == "detr":
+            return self._read_detr(boxes, scores)
+        options, anchors = self._options, self._anchors
+        scores = activate(scores.astype(np.float64), self.activation or "none")
+        if options.background:
             scores = scores[:, 1:]
-        if anchors is None or is_detr:
+        if anchors is None:
             return _best_classes(to_corners(boxes, *self._layout), scores)
         if len(anchors) != len(boxes):
             raise ValueError(
                 f"the model gives {len(boxes)} boxes, but there are {len(anchors)} anchors"
             )
         ordered = boxes[:, list(options.box_order or PLAIN_ORDER)]
-        return _best_classes(
-            decode_anchors(ordered, anchors, options.box_scale, options.exponential),
-            scores,
+        corners = decode_anchors(
+            ordered, anchors, options.box_scale, options.exponential
         )
+        return _best_classes(corners, scores)
+
+    def _read_detr(self, boxes: Array, logits: Array) -> Candidates:
+        activation = self.activation or "softmax"
+        scores = activate(logits.astype(np.float64), activation)
+        corners = to_corners(boxes, *self._layout)
+        if activation == "sigmoid":  # a box may have several classes
+            return _all_classes(corners, scores)
+        if activation == "softmax":
+            scores = scores[:, :-1]  # the last class is "no object"
+        return _best_classes(corners, scores)
 
     def _read_rows(self, values: Mapping[str, Array]) -> Candidates:
-        """Read rows: YOLO v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class).
+        """Read YOLO's rows.
 
-        Ultralytics' RT-DETR has those of v8, not transposed, and so have some converted models of v8.
+        They are (box, object, classes) in v5, (box, classes) in v8, transposed, and (box,
+        score, class) in v10. Ultralytics' RT-DETR and some converted v8 models have those of
+        v8, not transposed.
         """
-        rows, first_class = _table(values["rows"]), 5
+        rows = _table(values["rows"])
         if self.format == "yolov8":
-            rows, first_class = rows.T, 4
-        elif self.format in ("yolov8-rows", "yolo-rtdetr"):
-            first_class = 4
+            rows = rows.T
+        first_class = 4 if self.format in _WITHOUT_OBJECT_SCORE else 5
         if rows.shape[1] <= first_class:
             need = f"{self.format} needs at least {first_class + 1} numbers a box"
             raise ValueError(
@@ -292,33 +297,46 @@ class DetectionOutputs:
             )
         corners = to_corners(rows, *self._layout)
         if self.format == "yolov10":
-            return Candidates(
-                corners, rows[:, 4].astype(np.float64), _whole_numbers(rows[:, 5])
-            )
+            scores = rows[:, 4].astype(np.float64)
+            return Candidates(corners, scores, _whole_numbers(rows[:, 5]))
         activation = self._options.activation or "none"
-        candidates = _best_classes(
-            corners, activate(rows[:, first_class:].astype(np.float64), activation)
-        )
+        class_scores = activate(rows[:, first_class:].astype(np.float64), activation)
+        candidates = _best_classes(corners, class_scores)
         if first_class == 4:
             return candidates
-        return candidates._replace(
-            scores=candidates.scores
-            * activate(rows[:, 4].astype(np.float64), activation)
-        )
+        object_scores = activate(rows[:, 4].astype(np.float64), activation)
+        return candidates._replace(scores=candidates.scores * object_scores)
+
+
+def _described_layout(
+    tensor: TensorMetadata, layout: OutputFormat
+) -> tuple[str, tuple[int, ...]]:
+    """Return the box type and order in the metadata, else the format's."""
+    properties = tensor.content.properties if tensor.content is not None else None
+    if not isinstance(properties, BoundingBoxProperties):
+        return layout.box_type, layout.box_order
+    if properties.type == "unknown":
+        return layout.box_type, layout.box_order
+    is_order = sorted(properties.order) == list(PLAIN_ORDER)
+    return properties.type, properties.order if is_order else PLAIN_ORDER
+
+
+def _assign(roles: dict[str, TensorSpec], role: str | None, spec: TensorSpec) -> None:
+    """Give an output a role if both are free and the shape fits."""
+    if role is None or role in roles or spec in roles.values():
+        return
+    if _could_be(role, spec):
+        roles[role] = spec
 
 
 def _role_of(text: str) -> str | None:
     lowered = text.lower()
     if any(word in lowered for word in AMBIGUOUS):
         return None
-    return next(
-        (
-            role
-            for role, words in WORDS.items()
-            if any(word in lowered for word in words)
-        ),
-        None,
-    )
+    for role, words in WORDS.items():
+        if any(word in lowered for word in words):
+            return role
+    return None
 
 
 def _could_be(role: str, spec: TensorSpec) -> bool:
@@ -330,24 +348,26 @@ def _could_be(role: str, spec: TensorSpec) -> bool:
 
 
 def _by_order(outputs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
-    """Return roles by the order of TensorFlow Lite's operator, of TensorFlow 2's exports, or of boxes and scores."""
+    """Assign roles by the usual order of outputs.
+
+    It is that of TensorFlow Lite's operator, of TensorFlow 2's exports, or boxes before
+    scores.
+    """
     if _is_operator(outputs):
-        first_boxes = len(outputs[0].shape) == 3
-        names = (
-            ("boxes", "classes", "scores", "count")
-            if first_boxes
-            else ("scores", "boxes", "count", "classes")
-        )
+        names = ("scores", "boxes", "count", "classes")
+        if len(outputs[0].shape) == 3:
+            names = ("boxes", "classes", "scores", "count")
         return dict(zip(names, outputs, strict=True))
-    tables = sorted(
-        (spec for spec in outputs if len(spec.shape) >= 2),
-        key=lambda spec: -len(spec.shape),
-    )
-    boxes = next((spec for spec in tables if spec.shape[-1] == 4), None)
-    rest = [spec for spec in outputs if spec is not boxes]
-    return ({"boxes": boxes} if boxes else {}) | dict(
-        zip(("scores", "classes"), rest, strict=False)
-    )
+    tables = [spec for spec in outputs if len(spec.shape) >= 2]
+    tables.sort(key=lambda spec: -len(spec.shape))
+    roles = {}
+    for spec in tables:
+        if spec.shape[-1] == 4:
+            roles["boxes"] = spec
+            break
+    rest = [spec for spec in outputs if spec is not roles.get("boxes")]
+    roles.update(zip(("scores", "classes"), rest, strict=False))
+    return roles
 
 
 def _are_whole(values: Array) -> bool:

@@ -1,4 +1,4 @@
-"""The placement of a picture in the model's input, and points and boxes of the input in the picture."""
+"""Place pictures in a model's input, and map points and boxes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pocketserve.tensors import Array
 
 
 class Area(NamedTuple):
-    """A part of a picture in its pixels, from its upper left corner. Whole pixels are from edge to edge."""
+    """A part of a picture in pixels, from the upper left corner.
+
+    A whole pixel reaches from edge to edge.
+    """
 
     x: float
     y: float
@@ -19,7 +22,13 @@ class Area(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """``source`` of the upright picture, scaled to ``target`` of the input; outside of ``target`` is filling."""
+    """A part of a picture, scaled to a part of the input; the rest is filling.
+
+    Attributes:
+        picture: (width, height) of the upright picture, as of ``input``.
+        source: the part of the picture.
+        target: the part of the input.
+    """
 
     picture: tuple[int, int]  # (width, height), as of ``input``
     input: tuple[int, int]
@@ -27,35 +36,39 @@ class Placement(NamedTuple):
     target: Area
 
     def to_picture(self, points: Array) -> Array:
-        """Move points [..., (x, y)] from pixels of the input to those of the picture; not cut at its edges."""
+        """Map points [..., (x, y)] from the input to the picture, without clipping."""
         source, target = np.array(self.source), np.array(self.target)
         moved: Array = (points - target[:2]) * (source[2:] / target[2:]) + source[:2]
         return moved
 
     def boxes_to_picture(self, boxes: Array) -> Array:
-        """Move boxes [n, (left, top, right, bottom)] from the input to the picture, cut at its edges."""
+        """Map boxes [n, (left, top, right, bottom)] to the picture, clipped to it."""
         corners = self.to_picture(boxes.reshape(-1, 2, 2).astype(np.float64))
         cut: Array = np.clip(corners, 0, np.array(self.picture)).reshape(-1, 4)
         return cut
 
 
 class Sizing(NamedTuple):
-    """Size of a picture as another library's image processor makes it: first scaled, then cut or padded.
+    """A picture's size after another library's image processor.
 
-    Only the first of ``exact``, ``shortest``, ``within`` and ``cut`` that is set applies; without any of them the
-    picture keeps its size. All pairs are (width, height).
+    It scales first, then crops or pads. Only the first of ``exact``, ``shortest``, ``within``
+    and ``cut`` that is set applies; without any of them the picture keeps its size. All pairs
+    are (width, height).
 
     Attributes:
-        exact: the size after scaling, whatever the proportions.
+        exact: the size after scaling, ignoring proportions.
         shortest: length of the shorter side after scaling; proportions are kept.
         longest: limit of the longer side, together with ``shortest``.
-        within: the largest size with the picture's proportions fits into it.
-        cut: share of the shorter side that is cut from the middle first and scaled to ``exact``.
+        within: the picture is scaled to the largest size that fits into it.
+        cut: share of the shorter side that is cut from the middle first and scaled to
+            ``exact``.
         multiple: sides are rounded down to a multiple of this.
         multiple_above: sides are rounded up to a multiple of this.
-        crop: the middle of the scaled picture is cut to it; a smaller picture gets an even border.
+        crop: the middle of the scaled picture is cut to it; a smaller picture gets an even
+            border.
         pad: the scaled picture is padded to it at the right and at the bottom.
-        rounds: the crop's position is rounded to the nearest pixel, as torchvision does it; otherwise down.
+        rounds: the crop's position is rounded to the nearest pixel, as by torchvision;
+            otherwise down.
     """
 
     exact: tuple[int, int] | None = None
@@ -140,7 +153,10 @@ def place_sized(
 
 
 def _middle(area: Area, share: tuple[float, float]) -> Area:
-    """Return the middle of an area, with sides that are shares of its shorter side, in whole pixels."""
+    """Return an area's middle, in whole pixels.
+
+    Its sides are shares of the area's shorter side.
+    """
     shorter = min(area.width, area.height)
     width = min(area.width, int(share[0] * shorter))
     height = min(area.height, int(share[1] * shorter))
@@ -152,7 +168,10 @@ def _middle(area: Area, share: tuple[float, float]) -> Area:
 def _visible(
     start: float, length: float, scaled: int, size: int, sizing: Sizing
 ) -> tuple[float, float, int, int]:
-    """Return one axis of a placement: start and length in the picture, then start and length in the input."""
+    """Return one axis of a placement.
+
+    The numbers are start and length in the picture, then start and length in the input.
+    """
     if scaled <= size:
         border = (size - scaled) // 2 if sizing.crop is not None else 0
         return start, length, border, scaled
@@ -168,11 +187,13 @@ def place(
     region: Area | None = None,
     crop_fraction: float = 1.0,
 ) -> Placement:
-    """Choose what of a picture goes where in an input.
+    """Place a picture in an input.
 
     Args:
-        picture, size: (width, height) of the upright picture and of the input.
-        resize: ``stretch`` the whole, ``crop`` its middle in the input's proportions, or ``letterbox`` the whole.
+        picture: (width, height) of the upright picture.
+        size: (width, height) of the input.
+        resize: ``stretch`` the whole, ``crop`` its middle in the input's proportions, or
+            ``letterbox`` the whole.
         region: the part of the picture that counts; None is all of it.
         crop_fraction: share of the largest fitting crop that is kept.
     """
@@ -197,7 +218,7 @@ def place(
 
 
 def box_entry(box: Array) -> dict[str, float]:
-    """Return a box (left, top, right, bottom) as answers give it, in pixels rounded to hundredths."""
+    """Return a box (left, top, right, bottom) as an entry, rounded to hundredths."""
     left, top, right, bottom = box.tolist()
     return {
         "x": round(left, 2),

@@ -27,7 +27,7 @@ NAME = "image-classification"
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether a picture goes in and one row of scores comes out for which there are as many names."""
+    """Return whether the model turns a picture into one row of named scores."""
     classes = class_count(facts)
     if classes < 1 or not takes_picture(facts):
         return False
@@ -45,9 +45,10 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def class_count(facts: ModelFacts) -> int:
-    """Return how many scores the output has in its one row; 0 for other outputs.
+    """Return the number of scores in the output's only row; 0 for other outputs.
 
-    Of several outputs, ``logits`` counts if Hugging Face's file says that it is a classifier of pictures.
+    Of several outputs, ``logits`` counts if Hugging Face's file describes a picture
+    classifier.
     """
     specs = [spec for spec in facts.outputs if spec.datatype != "BYTES"]
     if len(facts.outputs) > 1:
@@ -70,7 +71,7 @@ def _is_library_classifier(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> ImageClassification:
-    """Set up with the manifest's ``[image]``, ``[classification]`` and labels, completed by what the files say."""
+    """Build the task from the manifest, completed by the model's files."""
     if not facts.outputs:
         raise ModelLoadError(
             f"model.toml: task {NAME} needs an output, the model has none"
@@ -81,7 +82,7 @@ def create(facts: ModelFacts) -> ImageClassification:
 
 
 def _scores_output(facts: ModelFacts) -> str:
-    """Return the name of the only output with as many numbers as there are labels; empty if there is no such one."""
+    """Return the only output with a number per label; empty if there isn't one."""
     count = len(find_labels(facts).names)
     if count < 2 or facts.manifest.section(ClassificationOptions).output:
         return ""
@@ -106,7 +107,7 @@ class ImageClassification(PictureTask):
         self._ranking = ranking
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return the best classes: ``{"label", "index", "score"}``, ties in order of the class."""
+        """Return ``{"label", "index", "score"}`` of the best classes, ties by class."""
         scores = runs[0][self._ranking.spec.name]
         row = (scores[0] if scores.ndim > 1 else scores).reshape(-1)
         return self._ranking.best(self._ranking.rows(row).reshape(-1), options)

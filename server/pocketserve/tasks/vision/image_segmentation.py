@@ -1,4 +1,4 @@
-"""A picture in, the class of each of its pixels out."""
+"""Find the class of each pixel of a picture."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BACKGROUND = "background"
 
 
 class SegmentationOptions(NamedTuple):
-    """The reading of a map of classes; ``output`` empty is the only one that fits."""
+    """The manifest's ``[segmentation]``; an empty ``output`` is the only one that fits."""
 
     output: Annotated[str, TomlTable.text] = ""
     threshold: Annotated[float, TomlTable.number, -1e30, 1e30] = 0.5
@@ -54,7 +54,7 @@ SEGMENTATION = Section("segmentation", SegmentationOptions)
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether a map comes out with a channel for each of the names, or of numbers that have names."""
+    """Return whether an output is a map with a channel or number for each name."""
     if not takes_picture(facts):
         return False
     names = len(find_labels(facts).names)
@@ -75,7 +75,10 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def _is_library_segmenter(facts: ModelFacts) -> bool:
-    """Return whether Hugging Face's file calls the model a segmenter; its maps are [1, classes, height, width]."""
+    """Return whether Hugging Face's file describes a segmenter.
+
+    Its maps are [1, classes, height, width].
+    """
     architectures = facts.json_beside(CONFIG).get("architectures")
     return isinstance(architectures, list) and "ForSemanticSegmentation" in str(
         architectures[:1]
@@ -83,7 +86,7 @@ def _is_library_segmenter(facts: ModelFacts) -> bool:
 
 
 def _queries(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | None:
-    """Return MaskFormer's outputs, the classes and the masks of its queries; None for other models."""
+    """Return MaskFormer's classes and masks of queries; None for other models."""
     by_name = {spec.name: spec for spec in outputs}
     classes, masks = (
         by_name.get("class_queries_logits"),
@@ -93,7 +96,10 @@ def _queries(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | N
 
 
 def _channels(spec: TensorSpec, names: int) -> int:
-    """Return the classes of a map [1, height, width, classes] or [1, classes, height, width]; 0 for no such map."""
+    """Return the number of classes of a map; 0 for other outputs.
+
+    Maps are [1, height, width, classes] or [1, classes, height, width].
+    """
     if len(spec.shape) != 4 or spec.shape[0] not in (1, -1):
         return 0
     last, first = spec.shape[3], spec.shape[1]
@@ -103,9 +109,11 @@ def _channels(spec: TensorSpec, names: int) -> int:
 
 
 class ImageSegmentation(PictureTask):
-    """Reads scores [1, height, width, classes] or [1, classes, height, width], or class numbers [1, height, width].
+    """Read maps of scores or of class numbers.
 
-    It is set up with the manifest's ``[image]``, ``[segmentation]`` and labels, completed by what the files say.
+    Scores are [1, height, width, classes] or [1, classes, height, width], class numbers
+    [1, height, width]. The manifest's ``[image]``, ``[segmentation]`` and labels apply,
+    completed by the model's files.
     """
 
     name = NAME
@@ -132,15 +140,16 @@ class ImageSegmentation(PictureTask):
         self._output = maps[0]
 
     def structure(self) -> dict[str, Any]:
-        """Return the class names; of a single one, what it stands for depends on the map that comes out."""
+        """Return the class names; the meaning of a single one depends on the map."""
         return super().structure() if len(self.labels) > 1 else {}
 
     def answer(
         self, runs: Runs, options: AnswerOptions, context: Any = None
     ) -> Answer | ExtendedAnswer:
-        """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
+        """Return ``{"label", "index", "share", "pixels"}``, the largest share first.
 
-        ``threshold`` is the least share. Bars of a letterbox do not count.
+        With ``mask=png`` the answer has the mask, too. ``threshold`` is the lowest share. Bars of
+        a letterbox don't count.
         """
         classes, area = self._mask(runs[0], context)
         counts = np.bincount(classes.reshape(-1))
@@ -192,7 +201,7 @@ class ImageSegmentation(PictureTask):
         )
 
     def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
-        """Return the classes' names. The only name of a map of one channel is the object's: class 0 is the rest."""
+        """Return the class names; the only name of a one-channel map is class 1's."""
         names = self._labels.in_language(language)
         scores = self._map(outputs)
         binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
@@ -203,7 +212,7 @@ class ImageSegmentation(PictureTask):
         )
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
-        """Return class numbers [height, width] without the bars of a letterbox, and the area that they cover."""
+        """Return class numbers [height, width] and their area, without letterbox bars."""
         classes = self._classes(self._map(outputs))
         height, width = classes.shape
         target, (full_width, full_height) = placement.target, placement.input
@@ -222,9 +231,11 @@ class ImageSegmentation(PictureTask):
         return cut, placement.source
 
     def _map(self, outputs: Arrays) -> Array:
-        """Return the map of classes. MaskFormer's is the sum of its queries' masks, weighted by their classes.
+        """Return the map of classes.
 
-        Source: huggingface/transformers, image_processing_maskformer.py, ``post_process_semantic_segmentation``.
+        MaskFormer's is the sum of its queries' masks, weighted by their classes. Source:
+        huggingface/transformers, image_processing_maskformer.py,
+        ``post_process_semantic_segmentation``.
         """
         if self._queries is None:
             return real_values(outputs[self._output.name], self._output)
@@ -240,7 +251,7 @@ class ImageSegmentation(PictureTask):
         return scores
 
     def _class_axis(self, shape: tuple[int, ...]) -> int:
-        """Return the axis of the classes in a map of three dimensions."""
+        """Return the axis of the classes in a three-dimensional map."""
         if self._is_channels_first or self._queries is not None:
             return 0
         names = len(self.labels)
@@ -249,7 +260,7 @@ class ImageSegmentation(PictureTask):
         return 2 if shape[2] <= shape[0] else 0
 
     def _classes(self, scores: Array) -> Array:
-        """Return the best class of each pixel as uint8, or uint16 where there are more than 256."""
+        """Return each pixel's best class as uint8; uint16 for more than 256 classes."""
         if scores.ndim == 4:
             scores = scores[0]
         if scores.ndim == 3 and scores.shape[0] == 1:
@@ -277,7 +288,10 @@ class ImageSegmentation(PictureTask):
 
 
 def _png(classes: Array) -> bytes:
-    """Return a PNG whose pixel values are the class numbers: 8-bit palette in the drawing's colours, or 16-bit grey."""
+    """Encode class numbers as a PNG.
+
+    It has an 8-bit palette in the drawing's colours, or 16-bit grey.
+    """
     import PIL.Image
 
     from pocketserve.tasks.vision.drawing import colour

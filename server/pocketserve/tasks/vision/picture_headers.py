@@ -1,8 +1,8 @@
-"""The cost of a picture, read from its file's header before a decoder allocates anything for it.
+"""Estimate a picture's memory from its header, before a decoder allocates it.
 
-This is for GIF, WebP and JPEG. Of PNG and BMP, Pillow reads the header alone until somebody asks for more, and so does
-pillow-heif of HEIC: there the size that the opened picture tells is early enough. libheif refuses pixels beyond what
-the header announced.
+This covers GIF, WebP and JPEG. For PNG and BMP, Pillow reads only the header until more
+is asked for, and so does pillow-heif for HEIC; the opened picture's size is early enough
+for them. libheif rejects pixels beyond the announced size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
 
 
 def picture_kind(body: memoryview) -> str:
-    """Return the kind of a picture or document that is known and not read; empty for all others."""
+    """Return the kind of a known but unsupported picture or document, else ""."""
     start = bytes(body[:64])
     for magic, kind in OTHER_KINDS:
         if start.startswith(magic):
@@ -55,11 +55,12 @@ def picture_kind(body: memoryview) -> str:
 
 
 def size_to_hold(body: bytes | memoryview) -> tuple[int, int] | None:
-    """Return width and height of what the decoder must hold whole, however small the result; None if not known.
+    """Return the size that the decoder allocates whole; None if unknown.
 
-    A GIF's first frame may be larger than its screen, and Pillow allocates both on opening. Of a WebP it allocates the
-    canvas twice, in four bytes a pixel: 34 bytes of a file can ask for 2 GiB. A JPEG counts where the decoder needs
-    several scans for a picture: then it holds all coefficients, whatever scale it is asked for.
+    A GIF's first frame may be larger than its screen, and Pillow allocates both on opening.
+    It allocates a WebP's canvas twice, with four bytes per pixel: 34 bytes of a file can ask
+    for 2 GiB. A JPEG counts if its picture needs several scans: then the decoder keeps all
+    coefficients at any scale.
     """
     if body[:6] in (b"GIF87a", b"GIF89a") and len(body) >= 13:
         return _gif_size(body)
@@ -71,9 +72,9 @@ def size_to_hold(body: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
-    """Return the size of the screen with the first frame in it.
+    """Return the size of the screen and the first frame together.
 
-    Reads as Pillow does, also where the file is malformed: what it would allocate is what counts.
+    A malformed file is read as Pillow does, since its allocation counts.
     """
     file, steps = io.BytesIO(body), itertools.count()
     file.seek(13 + (6 << (body[10] & 7) if body[10] & 0x80 else 0))
@@ -104,7 +105,7 @@ def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
 
 
 def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
-    """Return the canvas, which the first chunk tells; libwebp refuses frames that are larger."""
+    """Return the canvas in the first chunk; libwebp rejects larger frames."""
     kind, start = body[12:16], body[20:30]
     if len(start) < 10:
         return None  # a file that ends here has no picture
@@ -122,7 +123,7 @@ def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def _multi_scan_jpeg_size(body: bytes | memoryview) -> tuple[int, int] | None:
-    """Return the size where the first scan does not bring the whole picture. The rule is libjpeg's."""
+    """Return the size if the first scan lacks part of the picture, as in libjpeg."""
     components, size, progressive = 0, (0, 0), False
     for step, (marker, at) in enumerate(_jpeg_segments(body)):
         _limit(step)
@@ -141,10 +142,11 @@ def _multi_scan_jpeg_size(body: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def scans_of(body: bytes) -> int:
-    """Count the scans of a JPEG file, those of further pictures in it among them, up to one more than MAX_SCANS.
+    """Count a JPEG file's scans, up to one more than MAX_SCANS.
 
-    Inside of a scan no marker has these bytes by chance; between scans, in a profile or a thumbnail, they may stand. So
-    only a file that has many is walked through.
+    Scans of further pictures in the file count, too. Inside a scan these bytes are always a
+    marker; between scans, in a profile or thumbnail, they may not be. So only a file with
+    many is parsed.
     """
     count = body.count(b"\xff\xda")
     if count <= MAX_SCANS:
@@ -154,7 +156,7 @@ def scans_of(body: bytes) -> int:
 
 
 def _jpeg_segments(body: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the markers of a JPEG file and where what belongs to them begins, read as libjpeg does."""
+    """Yield a JPEG's markers and the positions of their content, as libjpeg does."""
     at = 2
     while match := _MARKER.search(body, at):
         marker, at = match[1][0], match.end()

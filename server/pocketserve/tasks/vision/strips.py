@@ -1,6 +1,7 @@
-"""Steps on decoded pictures, strip by strip: one on 64 million pixels takes half a second that nothing can stop.
+"""Process decoded pictures strip by strip.
 
-Every result is, to the last bit, what Pillow gives in one step.
+A step on 64 million pixels takes half a second that nothing can interrupt. Each result
+equals Pillow's in one step, bit by bit.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from pocketserve.tasks.cancellation import cancellable
 if TYPE_CHECKING:
     from PIL.Image import Image, Resampling
 
-STRIP_PIXELS = (
-    1 << 20
-)  # some milliseconds of a phone's time; smaller pictures are worked on in one step
+# Some milliseconds on a phone; smaller pictures are processed in one step.
+STRIP_PIXELS = 1 << 20
 _TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")
 _TURNS = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
@@ -28,7 +28,9 @@ _FROM_THE_END = (3, 4, 6, 7)  # those that put the first row last
 
 
 def upright(image: Image, mode: str, orientation: int) -> Image:
-    """Convert to ``L`` or ``RGB`` and turn; transparent pictures lie on white, and 16-bit greys are scaled.
+    """Convert to ``L`` or ``RGB`` and rotate upright.
+
+    Transparent pictures get a white background; 16-bit greys are scaled.
 
     Args:
         orientation: EXIF's, 1 to 8; any other leaves the picture as it is.
@@ -54,7 +56,7 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
 
 
 def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
-    """Cut a part out of a picture in ``L`` or ``RGB``."""
+    """Crop a picture in ``L`` or ``RGB``."""
     import PIL.Image
 
     if box == (0, 0, *image.size):
@@ -74,11 +76,11 @@ def resize(
 ) -> Image:
     """Scale a part of a picture in ``L`` or ``RGB`` to (width, height).
 
-    Pillow, too, changes widths and heights one after the other, with whole numbers between. Other versions of it begin
-    with the width of tall pictures as well; there, numbers are rounded otherwise.
+    Pillow, too, scales one axis after the other, with integers in between. Some versions
+    start with the width of tall pictures, which rounds differently.
 
     Args:
-        filter_name: of ``PIL.Image.Resampling``, in small letters.
+        filter_name: of ``PIL.Image.Resampling``, in lower case.
     """
     import PIL.Image
 
@@ -102,7 +104,10 @@ def _resize_axis(
     start: float,
     end: float,
 ) -> Image:
-    """Scale widths (axis 0) or heights from ``start`` to ``end``: no row, or no column, needs another for that."""
+    """Scale widths (axis 0) or heights from ``start`` to ``end``, strip by strip.
+
+    Rows, or columns, are independent of each other.
+    """
     import PIL.Image
 
     result = PIL.Image.new(
@@ -125,7 +130,7 @@ def _resize_axis(
 
 
 def spans(length: int, across: int) -> Iterator[tuple[int, int]]:
-    """Yield where strips begin and end, with a checkpoint before each."""
+    """Yield starts and ends of strips, with a checkpoint before each."""
     step = max(1, STRIP_PIXELS // max(1, across))
     for start in cancellable(range(0, length, step)):
         yield start, min(start + step, length)

@@ -1,1 +1,1 @@
-"""Models of the YOLO family whose answers hold more than boxes."""
+"""YOLO models whose answers have more than boxes."""

@@ -1,4 +1,4 @@
-"""Boxes with the mask of each object, rotated boxes, and boxes of RT-DETR, as Ultralytics exports them."""
+"""Detect objects with masks or rotated boxes, as Ultralytics exports them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GROUND = 1 << 16  # a class that no model has
 
 
 class InstanceDetection(PictureTask):
-    """Finds objects with their masks, or with rotated boxes."""
+    """Find objects with their masks, or with rotated boxes."""
 
     name = "object-detection"
     answer_text = (
@@ -63,16 +63,16 @@ class InstanceDetection(PictureTask):
 
     @property
     def threshold(self) -> float:
-        """The lowest score that is answered by default."""
+        """Return the default of the lowest score."""
         return THRESHOLD if self._options.threshold is None else self._options.threshold
 
     @property
     def _iou(self) -> float | None:
-        """The overlap above which the weaker of two boxes is dropped; None drops none."""
+        """Return the overlap above which weaker boxes are dropped; None drops none."""
         return self._default_iou(self._reader.suppressed)
 
     def _default_iou(self, is_suppressed: bool) -> float | None:
-        """Return the overlap for rows that the model has suppressed itself, or for others."""
+        """Return the default overlap, which depends on the model's own suppression."""
         if self._options.iou is None and not is_suppressed:
             return IOU
         return self._options.iou
@@ -80,7 +80,8 @@ class InstanceDetection(PictureTask):
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first.
 
-        Rotated boxes have ``corners`` too, and with ``mask=png`` other objects have ``mask`` and ``mask_box``.
+        Rotated boxes also have ``corners``. With ``mask=png`` other objects have ``mask`` and
+        ``mask_box``.
         """
         floor = self.threshold if options.threshold is None else options.threshold
         rows = self._best(self._rows(runs[0], floor), options)
@@ -141,7 +142,7 @@ class InstanceDetection(PictureTask):
         return to_corners(rows.boxes, "boundaries" if rows.suppressed else "center")
 
     def _places(self, rows: Detections) -> Array:
-        """Return points [n, k, (x, y)] that bound each object, in pixels of the input."""
+        """Return the points [n, k, (x, y)] around each object, in pixels of the input."""
         if self._is_rotated:
             return corners_of(rows.boxes, rows.extras[:, -1])
         return self._corners(rows).reshape(-1, 2, 2)
@@ -149,7 +150,7 @@ class InstanceDetection(PictureTask):
     def _mask_entry(
         self, outputs: Arrays, rows: Detections, position: int, placement: Placement
     ) -> dict[str, Any]:
-        """Return an object's mask as a PNG in base64, and the part of the picture that it covers."""
+        """Return an object's mask as base64 PNG, and its box in the picture."""
         area, inside = self._mask(outputs, rows, position, placement)
         corners = np.array(
             [[area.x, area.y], [area.x + area.width, area.y + area.height]]
@@ -163,7 +164,10 @@ class InstanceDetection(PictureTask):
     def _mask(
         self, outputs: Arrays, rows: Detections, position: int, placement: Placement
     ) -> tuple[Area, Array]:
-        """Return an object's area in the input, in whole pixels without bars, and which of its pixels are its own."""
+        """Return an object's area in the input, and which of its pixels are the object's.
+
+        The area has whole pixels and excludes letterbox bars.
+        """
         assert self._prototypes is not None
         target = placement.target
         left, top, right, bottom = self._corners(rows)[position]
@@ -189,47 +193,44 @@ class InstanceDetection(PictureTask):
     def _draw(
         self, canvas: Canvas, runs: Runs, answer: Answer, context: Placement
     ) -> None:
+        texts = [f"{entry['label']} {entry['score']:.0%}" for entry in answer]
         if self._is_rotated:
-            for entry in answer:
+            names = []
+            for entry, text in zip(answer, texts, strict=True):
                 points = [(point["x"], point["y"]) for point in entry["corners"]]
                 canvas.outline(points, entry["index"])
-            canvas.legend(
-                [
-                    (f"{entry['label']} {entry['score']:.0%}", entry["index"])
-                    for entry in answer
-                ]
-            )
+                names.append((text, entry["index"]))
+            canvas.legend(names)
             return
         if answer:
-            canvas.mask(
-                self._mask_map(runs[0], answer, context), context.source, [GROUND]
-            )
-        canvas.boxes(
-            [
-                (entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"])
-                for entry in answer
-            ]
-        )
+            classes = self._mask_map(runs[0], answer, context)
+            canvas.mask(classes, context.source, [GROUND])
+        boxes = []
+        for entry, text in zip(answer, texts, strict=True):
+            boxes.append((entry["box"], text, entry["index"]))
+        canvas.boxes(boxes)
 
     def _mask_map(self, outputs: Arrays, answer: Answer, placement: Placement) -> Array:
-        """Return the class of each pixel of the input that the picture covers, GROUND outside of objects."""
+        """Return the class of each input pixel that the picture covers.
+
+        It is GROUND outside objects.
+        """
         width, height = self._picture.size
         classes = np.full((height, width), GROUND, dtype=np.int64)
         rows = self._rows(outputs, min(entry["score"] for entry in answer))
         for entry in reversed(answer):  # the best one on top
-            is_equal = (rows.scores == entry["score"]) & (
-                rows.classes == entry["index"]
-            )
-            for position in np.flatnonzero(is_equal)[:1]:
-                area, inside = self._mask(outputs, rows, int(position), placement)
-                part = classes[int(area.y) :, int(area.x) :][
-                    : inside.shape[0], : inside.shape[1]
-                ]
-                part[inside] = entry["index"]
-        left, top, target_width, target_height = (
-            round(value) for value in placement.target
-        )
-        covered: Array = classes[top : top + target_height, left : left + target_width]
+            same_score = rows.scores == entry["score"]
+            matches = np.flatnonzero(same_score & (rows.classes == entry["index"]))
+            if not len(matches):
+                continue
+            area, inside = self._mask(outputs, rows, int(matches[0]), placement)
+            x, y = int(area.x), int(area.y)
+            part = classes[y : y + inside.shape[0], x : x + inside.shape[1]]
+            part[inside] = entry["index"]
+        target = placement.target
+        left, top = round(target.x), round(target.y)
+        right, bottom = left + round(target.width), top + round(target.height)
+        covered: Array = classes[top:bottom, left:right]
         return covered
 
 
@@ -244,7 +245,7 @@ def _prototypes(facts: ModelFacts) -> TensorSpec:
 
 
 def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int:
-    """Return the axis of prototypes that counts them: 1, or 3 in TensorFlow's order.
+    """Return the axis that counts prototypes: 1, or 3 in TensorFlow's order.
 
     A row has as many extra numbers as there are prototypes.
     """
@@ -260,7 +261,7 @@ def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int
 
 
 def _whole(start: float, end: float, low: int, high: int) -> tuple[int, int]:
-    """Return whole pixels that cover a stretch, at least one, within limits."""
+    """Return whole pixels, at least one, that cover a range within limits."""
     first = int(np.clip(np.floor(start), low, high - 1))
     last = int(np.clip(np.ceil(end), first + 1, high))
     return first, last

@@ -1,8 +1,9 @@
-"""Detections of YOLO models that hold more than a box: an angle, the weights of a mask, or key points.
+"""Read YOLO detections with more than a box: an angle, mask weights or key points.
 
-A row is a box, a score for each class and the extra numbers, and rows are the output's columns. A model that has
-dropped overlapping boxes itself gives a box, a score, a class and the extra numbers, and rows are rows. Source:
-ultralytics/ultralytics, utils/nms.py and ``NMSModel`` in engine/exporter.py.
+A row is a box, a score per class and the extra numbers, and rows are the output's
+columns. A model that suppresses overlapping boxes itself returns a box, a score, a class
+and the extra numbers, in rows. Source: ultralytics/ultralytics, utils/nms.py and
+``NMSModel`` in engine/exporter.py.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class Detections(NamedTuple):
 
     Attributes:
         boxes: [n, 4] in pixels of the input, in the model's own order.
-        scores, classes: [n].
+        scores: [n], like ``classes``.
         extras: [n, extra].
-        scale: factors of x and y that turn the model's coordinates into pixels of the input.
-        suppressed: whether the model has dropped overlapping boxes.
+        scale: factors of x and y from the model's coordinates to pixels of the input.
+        suppressed: whether the model suppresses overlapping boxes.
     """
 
     boxes: Array
@@ -42,12 +43,12 @@ class Detections(NamedTuple):
 
 
 class RowReader:
-    """Reads the rows of an output.
+    """Read the rows of an output.
 
     Args:
         spec: the output with the rows.
         extra: numbers of a row besides its box and its classes.
-        classes: number of classes; 0 if nothing tells it.
+        classes: number of classes; 0 if unknown.
     """
 
     def __init__(self, spec: TensorSpec, extra: int, classes: int = 0) -> None:
@@ -57,7 +58,7 @@ class RowReader:
 
     @property
     def suppressed(self) -> bool:
-        """Return whether the output's shape shows that the model drops overlapping boxes."""
+        """Return whether the output's shape is that of suppressed boxes."""
         return self._is_suppressed(self.spec.shape)
 
     def _is_suppressed(self, shape: Sequence[int]) -> bool:
@@ -78,22 +79,7 @@ class RowReader:
             ValueError: the output's shape doesn't fit.
         """
         suppressed = self._is_suppressed(array.shape)
-        table = real_values(array, self.spec)
-        table = (
-            table.reshape(table.shape[-2:])
-            if table.ndim == 3 and table.shape[0] == 1
-            else table
-        )
-        if table.ndim != 2:
-            raise ValueError(
-                f"output {self.spec.name!r} of shape {list(array.shape)} holds no rows"
-            )
-        rows = table if suppressed else table.T
-        least = 6 if suppressed else 5
-        if rows.shape[1] < least + self._extra:
-            raise ValueError(
-                f"output {self.spec.name!r} of shape {list(array.shape)} has too few numbers a row"
-            )
+        rows = self._table(array, suppressed)
         if suppressed:
             scores, classes = rows[:, 4], rows[:, 5]
             extras = rows[:, 6:]
@@ -117,9 +103,23 @@ class RowReader:
             suppressed=suppressed,
         )
 
+    def _table(self, array: Array, suppressed: bool) -> Array:
+        """Return an output's rows, one per box."""
+        output = f"output {self.spec.name!r} of shape {list(array.shape)}"
+        table = real_values(array, self.spec)
+        if table.ndim == 3 and table.shape[0] == 1:
+            table = table[0]
+        if table.ndim != 2:
+            raise ValueError(f"{output} holds no rows")
+        rows = table if suppressed else table.T
+        least = 6 if suppressed else 5
+        if rows.shape[1] < least + self._extra:
+            raise ValueError(f"{output} has too few numbers a row")
+        return rows
+
 
 def _scale(boxes: Array, size: tuple[int, int]) -> tuple[float, float]:
-    """Return the factors that turn the coordinates of boxes into pixels."""
+    """Return the factors from the coordinates of boxes to pixels."""
     if boxes.size and float(np.abs(boxes).max()) > PIXELS_FROM:
         return 1.0, 1.0
     return float(size[0]), float(size[1])
@@ -128,7 +128,7 @@ def _scale(boxes: Array, size: tuple[int, int]) -> tuple[float, float]:
 def rows_output(
     outputs: Sequence[TensorSpec], key: str, name: str | None
 ) -> TensorSpec:
-    """Return the output with the rows: the named one, else the first of three dimensions."""
+    """Return the named output, else the first with three dimensions."""
     if name is not None:
         return named_tensor(outputs, key, name)
     for spec in outputs:
@@ -138,7 +138,10 @@ def rows_output(
 
 
 def corners_of(boxes: Array, angles: Array) -> Array:
-    """Return the corners [n, 4, (x, y)] of rotated boxes (center x, center y, width, height)."""
+    """Return the corners [n, 4, (x, y)] of rotated boxes.
+
+    Boxes are (center x, center y, width, height).
+    """
     cosines, sines = np.cos(angles), np.sin(angles)
     centers = boxes[:, :2]
     half_width, half_height = boxes[:, 2] / 2, boxes[:, 3] / 2
@@ -155,7 +158,7 @@ def suppress_rotated(
 ) -> Array:
     """Return positions of at most ``maximum`` rotated boxes, best first.
 
-    A box is dropped if a better one of its class overlaps it, even one that was dropped itself.
+    A box is dropped if a better one of its class overlaps it, even a dropped one.
 
     Args:
         boxes: [n, (center x, center y, width, height)], best score first.
@@ -185,10 +188,10 @@ def _covariances(boxes: Array, angles: Array) -> Array:
 
 
 def _rotated_overlap(box: Array, shape: Array, boxes: Array, shapes: Array) -> Array:
-    """Return 1 minus the Hellinger distance of one box to others, as normal distributions.
+    """Return 1 minus the Hellinger distance of a box to others.
 
-    Source of the measure: Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union",
-    arXiv:2106.06072.
+    Boxes are seen as normal distributions. Source of the measure: Llerena et al., "Gaussian
+    Bounding Boxes and Probabilistic Intersection-over-Union", arXiv:2106.06072.
     """
     xx, yy, xy = (shape + shapes).T
     dx, dy = (box[:2] - boxes[:, :2]).T
@@ -216,7 +219,7 @@ def mask_inside(
 
     Args:
         weights: [count], the object's share of each prototype.
-        prototypes: [count, rows, columns], which cover the whole input.
+        prototypes: [count, rows, columns], covering the whole input.
         size: (width, height) of the model's input.
         box: (left, top, right, bottom) in whole pixels of the input.
     """
@@ -228,7 +231,10 @@ def mask_inside(
 
 
 def _interpolated(rows: Array, size: int, start: int, end: int) -> Array:
-    """Return rows ``start`` to ``end`` of ``size`` rows, interpolated linearly between the centers of given ones."""
+    """Interpolate linearly between row centers to ``size`` rows.
+
+    Return rows ``start`` to ``end`` of these.
+    """
     positions = (np.arange(start, end) + 0.5) * len(rows) / size - 0.5
     positions = np.clip(positions, 0, len(rows) - 1)
     lower = np.floor(positions).astype(np.intp)
