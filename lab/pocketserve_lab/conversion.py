@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import open_local
@@ -29,7 +29,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         metavar="NAME",
-        help="what to call the new version [after what makes it]",
+        help="the new version's name [after its converter or recipe]",
     )
     add_folder_option(parser)
     parser.add_argument(
@@ -42,16 +42,16 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        help="memory that a tool may take [nearly all that is free]",
+        help="memory limit of a tool [nearly all free memory]",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def process_limits(options: argparse.Namespace) -> ProcessLimits:
-    """Return what each tool may take.
+    """Return the limits of each tool.
 
     Raises:
-        CommandError: an option is out of its range.
+    CommandError: an option is out of range.
     """
     from pocketserve.config import parse_bytes
     from pocketserve_lab.convert.process import ProcessLimits
@@ -67,8 +67,8 @@ def process_limits(options: argparse.Namespace) -> ProcessLimits:
     return ProcessLimits(options.timeout, memory)
 
 
-def model_of(options: argparse.Namespace) -> tuple[ModelEntry, str | None, Config]:
-    """Return the model that is named, the version, None where none is, and the settings with its folders.
+def model_of(options: argparse.Namespace) -> SelectedModel:
+    """Return the model that the options name.
 
     Raises:
         CommandError, ApiError: there is no such model or version.
@@ -87,15 +87,22 @@ def model_of(options: argparse.Namespace) -> tuple[ModelEntry, str | None, Confi
     finally:
         service.close()
     secure(config.state_dir)
-    return (
-        entry,
-        version,
-        dataclasses.replace(config, models_dir=locate(config.models_dir)[0]),
+    models_dir, _ = locate(config.models_dir)
+    return SelectedModel(
+        entry, version, dataclasses.replace(config, models_dir=models_dir)
     )
 
 
+class SelectedModel(NamedTuple):
+    """A model, the chosen version, if any, and the settings."""
+
+    entry: ModelEntry
+    version: str | None
+    config: Config
+
+
 def noting(progress: Progress) -> Callable[[str], None]:
-    """Return what prints a sentence at once, below the progress."""
+    """Return a function that prints a sentence below the progress."""
 
     def note(text: str) -> None:
         progress.end()
@@ -106,7 +113,10 @@ def noting(progress: Progress) -> Callable[[str], None]:
 
 @contextmanager
 def conversion_errors(options: argparse.Namespace) -> Iterator[None]:
-    """Turn a refusal into the command's error; the tool's own words are printed with ``--debug``."""
+    """Convert a refusal to the command's error.
+
+    ``--debug`` also prints the tool's output.
+    """
     from pocketserve_lab.convert.converter import ConversionError
 
     try:
@@ -118,5 +128,7 @@ def conversion_errors(options: argparse.Namespace) -> Iterator[None]:
 
 
 def refusal_sentence(error: ConversionError) -> str:
-    """Return an error with what to try instead."""
-    return f"{error.message}; try {error.nearest}" if error.nearest else error.message
+    """Return an error's message with the nearest alternative."""
+    if error.nearest:
+        return f"{error.message}; try {error.nearest}"
+    return error.message

@@ -1,4 +1,4 @@
-"""Measurement: calls that take turns, the choice between settings by their times, and other work on the cores."""
+"""Interleaved measurements and the choice by their times."""
 
 from __future__ import annotations
 
@@ -13,20 +13,36 @@ from pocketserve.messages import plural
 Key = TypeVar("Key", int, str)
 Calls = Mapping[Key, Callable[[], object]]
 
-MIN_ROUNDS = 7  # fewer rounds tell nothing about the noise
+MIN_ROUNDS = 7  # the noise of fewer rounds is unknown
 MIN_GAIN = 0.03  # a smaller gain is not worth a change, however certain it is
 MAX_CHANCE = 0.5  # the share of a gain that chance may explain
-SIGMAS = 3.0  # standard errors that a gain must exceed: with a handful of candidates, luck alone gets to two
+
+SIGMAS = 3.0
+"""Standard errors that a gain must exceed.
+
+With a handful of candidates, luck alone gets to two.
+"""
+
+MAD_TO_SIGMA = 1.4826  # a normal distribution's deviation over its median deviation
+MEDIAN_TO_MEAN = 1.2533  # a median's standard error over a mean's
 
 
 class Choice(NamedTuple):
-    """The best of several settings."""
+    """The best of several settings.
+
+    Attributes:
+        best: the setting with the smallest median.
+        gain: the share of the current setting's time that the best one saves, 0 to 1;
+            the median over the rounds.
+        noise: the part of ``gain`` that chance may explain.
+        times: the time of each round, by setting.
+    """
 
     current: int
-    best: int  # the setting with the smallest median
-    gain: float  # the share of the current setting's time that the best one saves, 0 to 1; the median over the rounds
-    noise: float  # how far chance may have moved ``gain``, in the same unit
-    times: Mapping[int, Sequence[float]]  # for each setting the time of each round
+    best: int
+    gain: float
+    noise: float
+    times: Mapping[int, Sequence[float]]
 
     @property
     def changed(self) -> bool:
@@ -39,15 +55,16 @@ class Choice(NamedTuple):
 
     @property
     def recommended(self) -> int:
-        """Return the setting that should be in force."""
+        """Return the setting to use."""
         return self.best if self.changed else self.current
 
 
 def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
-    """Compare settings.
+    """Choose the fastest setting.
 
     Args:
-        times: for each setting the time of each round, any unit; the settings took turns in each round.
+        times: the time of each round by setting, in any unit; the settings took turns
+            in each round.
         current: the setting that stays unless another one is better beyond the noise.
     """
     best = min(
@@ -60,19 +77,10 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
     )
     ratios = [new / old for new, old in zip(times[best], times[current], strict=True)]
     middle = statistics.median(ratios)
-    spread = 1.4826 * statistics.median(
-        abs(ratio - middle) for ratio in ratios
-    )  # of a normal distribution
-    error = (
-        1.2533 * spread / len(ratios) ** 0.5
-    )  # a median varies a quarter more than a mean
-    return Choice(
-        current,
-        best,
-        1 - middle,
-        SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0,
-        times,
-    )
+    deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
+    error = MEDIAN_TO_MEAN * MAD_TO_SIGMA * deviation / len(ratios) ** 0.5
+    noise = SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0
+    return Choice(current, best, 1 - middle, noise, times)
 
 
 def interleave(
@@ -83,22 +91,22 @@ def interleave(
     *,
     min_sample_s: float = 0.0,
 ) -> dict[Key, list[float]]:
-    """Return milliseconds of a call, by key and round. All take turns, in an order that rotates.
+    """Return the milliseconds of a call, by key and round.
+
+    All calls take turns, in an order that rotates.
 
     Args:
-        seconds: no round begins after so long; one is made in any case.
-        progress: called with the share of the work that is over, 0 to 1.
-        min_sample_s: a sample is so many calls that it takes this long: the clock and the scheduler blur shorter ones.
+        seconds: no round begins after this time, except for the first.
+        progress: called with the completed share of the work, 0 to 1.
+        min_sample_s: a sample repeats its call for this long, since clock and scheduler
+            blur shorter ones.
     """
     began = time.monotonic()
     progress(0.0)
     repeats = dict.fromkeys(calls, 1)
     if min_sample_s:
         for key, call in calls.items():
-            call()
-            repeats[key] = max(
-                1, int(min_sample_s / max(1e-6, min(_time(call, 1) for _ in range(3))))
-            )
+            repeats[key] = _repeats_for(call, min_sample_s)
     times: dict[Key, list[float]] = {key: [] for key in calls}
     order = list(calls)
     for number in range(rounds):
@@ -112,8 +120,14 @@ def interleave(
     return times
 
 
+def _repeats_for(call: Callable[[], object], seconds: float) -> int:
+    call()  # warm-up
+    fastest = min(_time(call, 1) for _ in range(3))
+    return max(1, int(seconds / max(1e-6, fastest)))
+
+
 def _time(call: Callable[[], object], repeats: int) -> float:
-    """Return seconds of a call."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -121,7 +135,7 @@ def _time(call: Callable[[], object], repeats: int) -> float:
 
 
 def load_now() -> float | None:
-    """Return how many processes wanted a core in the last minute, on average; None where the system does not tell."""
+    """Return the system's load, if it is known."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -129,11 +143,11 @@ def load_now() -> float | None:
 
 
 def load_warning(load: float | None) -> str:
-    """Return a warning if other processes compete for the measured cores, else ""."""
+    """Return a warning if other processes use the cores."""
     cores = os.cpu_count() or 1
     if load is None or load < cores:  # Android counts waiting drivers as well
         return ""
     return (
-        f"The load was {load:.1f} on {plural(cores, 'core')}: other programs ran too, so that these times are not "
-        "reliable. Stop them and measure again.\n\n"
+        f"The load was {load:.1f} on {plural(cores, 'core')}: other programs ran too, "
+        "so that these times are not reliable. Stop them and measure again.\n\n"
     )

@@ -1,4 +1,4 @@
-"""Random input of a model's own shape, for measuring it."""
+"""Random input of a model's shapes, for measurements."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def random_inputs(specs: Any, seed: int = 0) -> dict[str, Array]:
         shape = [max(1, size) for size in spec.shape]
         if math.prod(shape) > MAX_ELEMENTS:
             raise CommandError(
-                f"input {spec.name!r} of shape {shape} is too large to be measured with random values"
+                f"input {spec.name!r} of shape {shape} is too large "
+                "to be measured with random values"
             )
     return {spec.name: random_array(spec, random) for spec in specs}

@@ -1,4 +1,4 @@
-"""``pocketserve bench MODEL --tune``: the number of threads and the batches that are the fastest on this device."""
+"""``pocketserve bench MODEL --tune``: finds the fastest threads and batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,113 +45,155 @@ Measurement = Callable[[str, Calls[int]], dict[int, list[float]]]
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Measure, and print what is better beyond the noise as lines of ``model.toml``; return the exit code."""
+    """Measure, and print improvements beyond the noise as lines of ``model.toml``."""
     if options.threads:
         raise CommandError(
             "--tune looks for the number of threads; leave --threads out"
         )
     load = load_now()  # before our own work is part of it
+    result = _measure(options)
+    if load_warning(load):
+        # Other work may explain every difference.
+        result = result.with_full_noise()
+    if options.json:
+        print_json({**result.document(), "load": load})
+        return 0
+    print(f"{result.model}, version {result.version}, {result.runtime}, random input\n")
+    print(load_warning(load), end="")
+    for key, choice in result.choices.items():
+        _print_choice(key, choice)
+    manifest = result.manifest()
+    if manifest:
+        print("At the top of this model's model.toml, for this device:\n")
+        print(manifest, end="")
+    else:
+        print("No line for model.toml: the current settings stay.")
+    return 0
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """Each setting's choice, or why it was not tried."""
+
+    model: str
+    version: str
+    runtime: str
+    choices: Mapping[str, Choice | str]
+
+    def with_full_noise(self) -> TuningResult:
+        """Return the same result, with noise that explains every gain."""
+        choices: dict[str, Choice | str] = {}
+        for key, choice in self.choices.items():
+            if isinstance(choice, Choice):
+                choice = choice._replace(noise=1.0)
+            choices[key] = choice
+        return replace(self, choices=choices)
+
+    def manifest(self) -> str:
+        """Return the lines for ``model.toml``."""
+        lines = []
+        for key, choice in self.choices.items():
+            if isinstance(choice, Choice) and choice.changed:
+                lines.append(f"{key} = {choice.best}\n")
+        return "".join(lines)
+
+    def document(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        choices = {key: _document(choice) for key, choice in self.choices.items()}
+        return {
+            "model": self.model,
+            "version": self.version,
+            "runtime": self.runtime,
+            **choices,
+            "manifest": self.manifest(),
+        }
+
+
+def _measure(options: argparse.Namespace) -> TuningResult:
     service, name, version = open_local(options.model, options.models_dir)
     progress = Progress(lines=True)
     try:
         with service.running(name, options.model_version or version) as (entry, handle):
             model = handle.model
-            reasons = {
-                key: _reason_not_to_try(service.config, model, key, options.force)
-                for key in HEADERS
-            }
-            seconds = options.seconds / max(
-                1, sum(not reason for reason in reasons.values())
+            reasons = {}
+            for key in HEADERS:
+                reasons[key] = _reason_not_to_try(
+                    service.config, model, key, options.force
+                )
+            count = sum(not reason for reason in reasons.values())
+            measure = partial(
+                _interleave,
+                progress,
+                seconds=options.seconds / max(1, count),
+                rounds=min(options.rounds, MAX_ROUNDS),
             )
-
-            def measure(title: str, calls: Calls[int]) -> dict[int, list[float]]:
-                rounds, show = (
-                    min(options.rounds, MAX_ROUNDS),
-                    partial(progress.show, title),
-                )
-                return interleave(
-                    calls, seconds, rounds, show, min_sample_s=MIN_SAMPLE_S
-                )
-
             threads = reasons["threads"] or _tune_threads(model, measure)
-            number = (
-                threads.recommended if isinstance(threads, Choice) else model.threads
-            )
             rows = reasons["max_batch"] or _tune_rows(
-                model, number, service.config.max_batch, measure
+                model, _best_threads(threads, model), service.config.max_batch, measure
             )
-            result = {
-                "model": entry.name,
-                "version": model.version.name,
-                "runtime": model.runtime,
-            }
+            return TuningResult(
+                entry.name,
+                model.version.name,
+                model.runtime,
+                {"threads": threads, "max_batch": rows},
+            )
     finally:
         progress.end()
         service.close()
-    choices = {"threads": threads, "max_batch": rows}
-    if load_warning(load):  # beside other work, all of a difference may be chance
-        choices = {
-            key: c._replace(noise=1.0) if isinstance(c, Choice) else c
-            for key, c in choices.items()
-        }
-    lines = [
-        f"{key} = {c.best}\n"
-        for key, c in choices.items()
-        if isinstance(c, Choice) and c.changed
-    ]
-    if options.json:
-        documents = {key: _document(choice) for key, choice in choices.items()}
-        print_json({**result, **documents, "manifest": "".join(lines), "load": load})
-        return 0
-    print(
-        f"{result['model']}, version {result['version']}, {result['runtime']}, random input\n"
-    )
-    print(load_warning(load), end="")
-    for key, choice in choices.items():
-        _print_choice(key, choice)
-    if lines:
-        print(
-            f"At the top of this model's model.toml, for this device:\n\n{''.join(lines)}",
-            end="",
-        )
-    else:
-        print("No line for model.toml: what is in force stays.")
-    return 0
+
+
+def _best_threads(choice: Choice | str, model: LoadedModel) -> int:
+    return choice.recommended if isinstance(choice, Choice) else model.threads
+
+
+def _interleave(
+    progress: Progress, title: str, calls: Calls[int], *, seconds: float, rounds: int
+) -> dict[int, list[float]]:
+    show = partial(progress.show, title)
+    return interleave(calls, seconds, rounds, show, min_sample_s=MIN_SAMPLE_S)
 
 
 def _reason_not_to_try(
     config: Config, model: LoadedModel, key: str, force: bool
 ) -> str:
-    """Return why a setting is not to be tried; empty if it is."""
+    """Return why a setting can't be tuned; empty if it can."""
     manifest = model.entry.manifest
-    value: int | None = getattr(manifest, key)
     if key == "threads" and not model.version.format.own_threads:
-        return "this framework has one number for the whole process; `serve --threads` sets it"
+        return (
+            "this framework has one number for the whole process; "
+            "`serve --threads` sets it"
+        )
     if key == "max_batch":
-        if manifest.batching is False or (
-            manifest.batching is None and not config.batching
-        ):
-            return "batching is switched off"
-        if model.feedback or model.resettable:
-            return "the model keeps state from run to run"
-        if None not in free_rows(model.entry_points):
-            return "the model takes one row at a time"
+        reason = _reason_not_to_batch(config, model)
+        if reason:
+            return reason
+    value: int | None = getattr(manifest, key)
     if value is not None and not force:
         return f"model.toml says {key} = {value}; --force tries others all the same"
-    return (
-        "this process may use one core only"
-        if key == "threads" and len(usable_cores()) < 2
-        else ""
-    )
+    if key == "threads" and len(usable_cores()) < 2:
+        return "this process may use one core only"
+    return ""
+
+
+def _reason_not_to_batch(config: Config, model: LoadedModel) -> str:
+    is_batching = model.entry.manifest.batching
+    if is_batching is None:
+        is_batching = config.batching
+    if not is_batching:
+        return "batching is switched off"
+    if model.feedback or model.resettable:
+        return "the model keeps state from run to run"
+    if None not in free_rows(model.entry_points):
+        return "the model takes one row at a time"
+    return ""
 
 
 def _tune_threads(model: LoadedModel, measure: Measurement) -> Choice:
     cores, inputs = usable_cores(), _session_inputs(model)
     candidates = thread_candidates(model.threads, count_fast(cores), len(cores))
-    each = max(1, model.memory_bytes // max(1, len(model.sessions)))
-    maximum = max(
-        2, available_memory() // 2 // each
-    )  # all of them are open at the same time
+    # All sessions are open at the same time.
+    session_bytes = max(1, model.memory_bytes // max(1, len(model.sessions)))
+    maximum = max(2, available_memory() // 2 // session_bytes)
     with ExitStack() as stack:
         calls = {}
         for threads in candidates[:maximum]:
@@ -163,19 +206,17 @@ def _tune_threads(model: LoadedModel, measure: Measurement) -> Choice:
 def _tune_rows(
     model: LoadedModel, threads: int, max_batch: int, measure: Measurement
 ) -> Choice | str:
-    """Return the best number of rows, or why it cannot be tried."""
+    """Return the best number of rows, or a reason for none."""
     manifest, inputs = model.entry.manifest, _session_inputs(model)
     current = manifest.max_batch or max_batch
-    least = (
-        2 if manifest.batching else 1
-    )  # an owner who demands batches is not given none
+    least = 2 if manifest.batching else 1  # an owner may demand batches
     session = model.open_with(threads)
     try:
         calls = {}
-        for rows in sorted(rows for rows in {*ROWS, current} if rows >= least):
-            batch = {
-                name: np.concatenate([array] * rows) for name, array in inputs.items()
-            }
+        for rows in sorted({*ROWS, current}):
+            if rows < least:
+                continue
+            batch = _repeated(inputs, rows)
             reason = _difference(session, inputs, batch, rows)
             if reason:
                 return reason
@@ -183,21 +224,29 @@ def _tune_rows(
         times = measure("trying batches", calls)
     finally:
         session.close()
-    return choose(
-        {rows: [time / rows for time in samples] for rows, samples in times.items()},
-        current,
-    )
+    times_of_row = {}
+    for rows, samples in times.items():
+        times_of_row[rows] = [time / rows for time in samples]
+    return choose(times_of_row, current)
+
+
+def _repeated(inputs: Mapping[str, Array], rows: int) -> dict[str, Array]:
+    batch = {}
+    for name, array in inputs.items():
+        batch[name] = np.concatenate([array] * rows)
+    return batch
 
 
 def _difference(
     session: Session, inputs: Mapping[str, Array], batch: Mapping[str, Array], rows: int
 ) -> str:
-    """Return why a batch of equal rows does not give what the row gives alone; empty if it does."""
+    """Return why a batch answers differently from its row."""
     alone = session.run(inputs)
     try:
         together = session.run(batch)
     except Exception as error:
-        return f"the model fails on {plural(rows, 'row')} at a time ({type(error).__name__})"
+        count = plural(rows, "row")
+        return f"the model fails on {count} at a time ({type(error).__name__})"
     fits = all(array.ndim and array.shape[0] == rows for array in together.values())
     if fits and agrees({name: array[:1] for name, array in together.items()}, alone):
         return ""
@@ -205,34 +254,35 @@ def _difference(
 
 
 def thread_candidates(current: int, fast: int, usable: int) -> list[int]:
-    """Return numbers of threads worth trying: what is in force first, the powers of two, the fast and all cores."""
-    powers = {1 << power for power in range(usable.bit_length())}
-    return [
-        current,
-        *sorted(
-            {number for number in (*powers, fast, usable) if number <= usable}
-            - {current}
-        ),
+    """Return numbers of threads to try, the current one first.
+
+    The others are the powers of two, the fast cores and all cores.
+    """
+    numbers = {fast, usable}
+    for power in range(usable.bit_length()):
+        numbers.add(1 << power)
+    alternatives = [
+        number for number in numbers if number <= usable and number != current
     ]
+    return [current, *sorted(alternatives)]
 
 
 def _session_inputs(model: LoadedModel) -> dict[str, Array]:
     """Return random inputs by the session's own names."""
-    bindings = model.inputs
-    return {
-        bindings.by_name[name][1]: array
-        for name, array in random_inputs(bindings.specs).items()
-    }
+    inputs = {}
+    for name, array in random_inputs(model.inputs.specs).items():
+        _, own_name = model.inputs.by_name[name]
+        inputs[own_name] = array
+    return inputs
 
 
 def _document(choice: Choice | str) -> dict[str, Any]:
     if isinstance(choice, str):
         return {"why_not_tried": choice}
     document = choice._asdict()
-    samples = {
-        str(candidate): list(times)
-        for candidate, times in document.pop("times").items()
-    }
+    samples = {}
+    for candidate, times in document.pop("times").items():
+        samples[str(candidate)] = list(times)
     return {
         **document,
         "chosen": choice.recommended,
@@ -245,22 +295,30 @@ def _print_choice(key: str, choice: Choice | str) -> None:
     if isinstance(choice, str):
         print(f"{key}: not tried: {choice}.\n")
         return
-    medians = {
-        candidate: statistics.median(times)
-        for candidate, times in sorted(choice.times.items())
-    }
-    base, rows = medians[choice.current], []
-    for candidate, median in medians.items():
-        against = "now" if candidate == choice.current else f"{median / base - 1:+.0%}"
+    _print_medians(key, choice)
+    current, best = choice.current, choice.best
+    if choice.changed:
+        print(
+            f"{key} {best} instead of {current}: {choice.gain:.0%} less time "
+            f"(chance explains {choice.noise:.1%}).\n"
+        )
+    elif best == current:
+        print(f"{key} stays {current}: nothing is faster.\n")
+    else:
+        gain, noise = max(0.0, choice.gain), min(1.0, choice.noise)
+        print(
+            f"{key} stays {current}: {best} was {gain:.1%} faster, which is not "
+            f"worth a change or may be chance (up to {noise:.1%}).\n"
+        )
+
+
+def _print_medians(key: str, choice: Choice) -> None:
+    base = statistics.median(choice.times[choice.current])
+    rows = []
+    for candidate, times in sorted(choice.times.items()):
+        median = statistics.median(times)
+        against = "now"
+        if candidate != choice.current:
+            against = f"{median / base - 1:+.0%}"
         rows.append([str(candidate), f"{median:.4f}", against])
     print_table([*HEADERS[key], "AGAINST NOW"], rows)
-    if choice.changed:
-        saved = f"{choice.gain:.0%} less time (chance explains {choice.noise:.1%})"
-        print(f"{key} {choice.best} instead of {choice.current}: {saved}.\n")
-    elif choice.best == choice.current:
-        print(f"{key} stays {choice.current}: nothing is faster.\n")
-    else:
-        print(
-            f"{key} stays {choice.current}: {choice.best} was {max(0.0, choice.gain):.1%} faster, which is not "
-            f"worth a change or may be chance (up to {min(1.0, choice.noise):.1%}).\n"
-        )

@@ -1,4 +1,4 @@
-"""``pocketserve bench``: the cost of a model on this device: in process, over the socket and over HTTP."""
+"""``pocketserve bench``: measures a model's latency and memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.child.memory import memory_of
 from pocketserve.local.own_server import own_server
@@ -23,13 +24,16 @@ from pocketserve.terminal.output import (
     printable,
 )
 from pocketserve.terminal.progress import Progress
+from pocketserve_lab.arguments import parse_rounds, parse_seconds, parse_threads
 from pocketserve_lab.measurement import interleave, load_now, load_warning
+
+if TYPE_CHECKING:
+    from pocketserve.service import Service
+    from pocketserve.tensors import Array
 
 WARM_UP = 10
 MIN_SAMPLES_P99 = 100  # of fewer, the 99th percentile is the maximum
-MAX_ROUNDS = 1_000_000
-MAX_SECONDS = 86_400
-MAX_THREADS = 256
+MEMORY_KINDS = ("resident", "proportional", "private", "anonymous")
 WAYS = {
     "in_process": "in this process",
     "socket": "over the socket",
@@ -42,8 +46,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="measure a model's latency and memory on this device",
-        description="Runs the model on random input of its own shape: in this process, and in a server that is "
-        "started for it, over the socket and over HTTP. The three are asked in turn.",
+        description="Runs the model on random input of its own shape, in turns: in "
+        "this process, and in a server started for it, over the socket and over HTTP.",
     )
     parser.add_argument(
         "model",
@@ -56,21 +60,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     add_folder_option(parser)
     parser.add_argument(
         "--rounds",
-        type=_rounds,
+        type=parse_rounds,
         default=200,
         metavar="N",
         help="samples of each way [200]",
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=parse_seconds,
         default=30.0,
         metavar="S",
-        help="stop sampling after so long [30]",
+        help="stop sampling after this time [30]",
     )
     parser.add_argument(
         "--threads",
-        type=_threads,
+        type=parse_threads,
         default=0,
         metavar="N",
         help="threads of one run [the fast cores]",
@@ -83,7 +87,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="with --tune: also try what model.toml fixes",
+        help="with --tune: also tune settings that model.toml fixes",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, with all samples"
@@ -108,13 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    from pocketserve.inference.blocking import submit_and_wait
-    from pocketserve.inference.call import InferenceCall
-    from pocketserve.inference.payload import TensorPayload
-    from pocketserve_client import Client
-    from pocketserve_client.arrays import as_tensor
     from pocketserve_lab.random_inputs import random_inputs
-    from pocketserve_wire.oip import InferRequest
 
     load = load_now()  # before our own work is part of it
     service, name, version = open_local(
@@ -130,139 +128,153 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
                 "threads": model.threads,
             }
             inputs = random_inputs(model.inputs.specs)
-        request = InferRequest(
-            inputs=[as_tensor(key, value) for key, value in inputs.items()],
-            binary_output=True,
-        )
-        settings = ("--threads", str(options.threads), "--low-power", "off")
-        with (
-            own_server(service.config.models_dir, *settings) as server,
-            Client(server.socket, token_file=server.token_file) as framed,
-            Client(server.http, token_file=server.token_file) as http,
-        ):
-            ways: dict[str, Callable[[], object]] = {
-                "in_process": lambda: submit_and_wait(
-                    service.submit,
-                    InferenceCall(
-                        name,
-                        version,
-                        TensorPayload(request),
-                        service.request_options({}),
-                    ),
-                ),
-                "socket": partial(framed.infer, name, inputs, version=version),
-                "http": partial(http.infer, name, inputs, version=version),
-            }
-            before, began = memory_of(server.pid), time.perf_counter()
-            ways["socket"]()
-            first = (time.perf_counter() - began) * 1e3
-            warm_up, progress = min(WARM_UP, options.rounds), Progress()
-            show = partial(progress.show, "measuring")
-            interleave(ways, options.seconds, warm_up, lambda share: show(0.0))
-            samples = interleave(ways, options.seconds, options.rounds, show)
-            progress.end()
-            after = memory_of(server.pid)
+        subject = _Subject(name, version, inputs)
+        samples = _measure_ways(service, subject, options)
     finally:
         service.close()
+    shapes = []
+    for key, array in inputs.items():
+        shapes.append({"name": key, "shape": list(array.shape)})
+    latency = {}
+    for way, times in samples.times.items():
+        latency[way] = {**summary(times), "samples": times}
     return {
         "model": name,
         **facts,
-        "inputs": [
-            {"name": key, "shape": list(value.shape)} for key, value in inputs.items()
-        ],
-        "first_answer_ms": first,
-        "warm_up": warm_up,
-        "latency_ms": {
-            way: {**summary(times), "samples": times} for way, times in samples.items()
-        },
-        "server_memory_bytes": {"before_loading": before, "after": after},
+        "inputs": shapes,
+        "first_answer_ms": samples.first_answer_ms,
+        "warm_up": samples.warm_up,
+        "latency_ms": latency,
+        "server_memory_bytes": samples.memory,
         "load": load,
     }
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A model to measure, and its input."""
+
+    name: str
+    version: str | None
+    inputs: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Milliseconds by way, and figures of the server."""
+
+    times: dict[str, list[float]]
+    warm_up: int
+    first_answer_ms: float
+    memory: dict[str, Any]
+
+
+def _measure_ways(
+    service: Service, subject: _Subject, options: argparse.Namespace
+) -> _Samples:
+    """Start a server, and measure all ways in turns."""
+    from pocketserve_client import Client
+
+    name, version, inputs = subject.name, subject.version, subject.inputs
+    settings = ("--threads", str(options.threads), "--low-power", "off")
+    with (
+        own_server(service.config.models_dir, *settings) as server,
+        Client(server.socket, token_file=server.token_file) as framed,
+        Client(server.http, token_file=server.token_file) as http,
+    ):
+        ways: dict[str, Callable[[], object]] = {
+            "in_process": _call_in_process(service, subject),
+            "socket": partial(framed.infer, name, inputs, version=version),
+            "http": partial(http.infer, name, inputs, version=version),
+        }
+        before, began = memory_of(server.pid), time.perf_counter()
+        ways["socket"]()
+        first_answer_ms = (time.perf_counter() - began) * 1e3
+        warm_up, progress = min(WARM_UP, options.rounds), Progress()
+        show = partial(progress.show, "measuring")
+        interleave(ways, options.seconds, warm_up, lambda share: show(0.0))
+        times = interleave(ways, options.seconds, options.rounds, show)
+        progress.end()
+        memory = {"before_loading": before, "after": memory_of(server.pid)}
+    return _Samples(times, warm_up, first_answer_ms, memory)
+
+
+def _call_in_process(service: Service, subject: _Subject) -> Callable[[], object]:
+    from pocketserve.inference.blocking import submit_and_wait
+    from pocketserve.inference.call import InferenceCall
+    from pocketserve.inference.payload import TensorPayload
+    from pocketserve_client.arrays import as_tensor
+    from pocketserve_wire.oip import InferRequest
+
+    tensors = [as_tensor(key, array) for key, array in subject.inputs.items()]
+    request = InferRequest(inputs=tensors, binary_output=True)
+
+    def call() -> object:
+        payload = TensorPayload(request)
+        options = service.request_options({})
+        return submit_and_wait(
+            service.submit,
+            InferenceCall(subject.name, subject.version, payload, options),
+        )
+
+    return call
 
 
 def summary(samples: list[float]) -> dict[str, float]:
     """Return median, 90th and 99th percentile, and mean."""
     ordered = sorted(samples)
-    p90, p99 = (
-        ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-        for share in (0.9, 0.99)
-    )
     return {
         "p50": statistics.median(ordered),
-        "p90": p90,
-        "p99": p99,
+        "p90": _percentile(ordered, 0.9),
+        "p99": _percentile(ordered, 0.99),
         "mean": statistics.fmean(ordered),
     }
 
 
+def _percentile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
 def _print_result(result: Mapping[str, Any]) -> None:
-    shapes = ", ".join(
-        f"{printable(item['name'])} {item['shape']}" for item in result["inputs"]
-    )
-    model = printable(
-        f"{result['model']}, version {result['version']}, {result['runtime']}"
-    )
-    print_text(
-        f"{model}, {plural(result['threads'], 'thread')}; random input: {shapes}"
-    )
-    print()
+    _print_subject(result)
     print_text(load_warning(result["load"]))
-    latency, rows = result["latency_ms"], []
+    latency = result["latency_ms"]
+    rows = []
     for way, title in WAYS.items():
-        added = (
-            ""
-            if way == "in_process"
-            else f"{latency[way]['p50'] - latency['in_process']['p50']:+.3f}"
-        )
-        p99 = (
-            f"{latency[way]['p99']:.3f}"
-            if len(latency[way]["samples"]) >= MIN_SAMPLES_P99
-            else "-"
-        )
-        rows.append(
-            [title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90")), p99, added]
-        )
+        times = latency[way]
+        added = ""
+        if way != "in_process":
+            added = f"{times['p50'] - latency['in_process']['p50']:+.3f}"
+        p99 = "-"
+        if len(times["samples"]) >= MIN_SAMPLES_P99:
+            p99 = f"{times['p99']:.3f}"
+        rows.append([title, f"{times['p50']:.3f}", f"{times['p90']:.3f}", p99, added])
     print_wide_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
-    counts = f"{len(latency['socket']['samples'])} of each, after {result['warm_up']} that do not count"
+    count = len(latency["socket"]["samples"])
     print_text(
-        f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms."
+        f"{count} of each, after {result['warm_up']} for warm-up. "
+        "The server's first answer, which loads the model, "
+        f"took {result['first_answer_ms']:.0f} ms."
     )
-    memory, kinds = (
-        result["server_memory_bytes"],
-        ("resident", "proportional", "private", "anonymous"),
-    )
-    if memory["before_loading"] and memory["after"]:
-        print()
-        rows = [
-            [key.replace("_", " "), *(human_bytes(size[kind]) for kind in kinds)]
-            for key, size in memory.items()
-        ]
-        print_wide_table(["SERVER'S MEMORY", *map(str.upper, kinds)], rows)
+    _print_memory(result["server_memory_bytes"])
 
 
-def _seconds(text: str) -> float:
-    value = _number(float, text)
-    if not 0 < value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"must lie above 0 and up to {MAX_SECONDS}")
-    return value
+def _print_subject(result: Mapping[str, Any]) -> None:
+    shapes = []
+    for item in result["inputs"]:
+        shapes.append(f"{printable(item['name'])} {item['shape']}")
+    model = f"{result['model']}, version {result['version']}, {result['runtime']}"
+    threads = plural(result["threads"], "thread")
+    print_text(f"{printable(model)}, {threads}; random input: {', '.join(shapes)}")
+    print()
 
 
-def _rounds(text: str) -> int:
-    value = _number(int, text)
-    if not 1 <= value <= MAX_ROUNDS:
-        raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
-    return int(value)
-
-
-def _threads(text: str) -> int:
-    value = _number(int, text)
-    if not 0 <= value <= MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"must lie between 0 and {MAX_THREADS}")
-    return int(value)
-
-
-def _number(kind: Callable[[str], float], text: str) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+def _print_memory(memory: Mapping[str, Any]) -> None:
+    if not memory["before_loading"] or not memory["after"]:
+        return
+    rows = []
+    for moment, sizes in memory.items():
+        cells = [human_bytes(sizes[kind]) for kind in MEMORY_KINDS]
+        rows.append([moment.replace("_", " "), *cells])
+    print()
+    print_wide_table(["SERVER'S MEMORY", *map(str.upper, MEMORY_KINDS)], rows)

@@ -1,11 +1,11 @@
-"""``pocketserve codegen``: write a class for an app from a model's interface."""
+"""``pocketserve codegen``: writes a model's class for an app."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.terminal.connection import (
     add_connection_options,
@@ -16,6 +16,9 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import names_path, open_local, quiet_frameworks
 from pocketserve.terminal.progress import Progress
 
+if TYPE_CHECKING:
+    from pocketserve_lab.codegen.view import ModelView
+
 EXIT_FRESH, EXIT_STALE = 0, 1
 LANGUAGES = ("java", "kotlin")
 
@@ -25,9 +28,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "codegen",
         help="write a Java or Kotlin class for a model",
-        description="Writes a class that asks a model, with its names, labels and types. A path is opened in this "
-        "process; a name is looked up on the running server, or with --local in a models folder. "
-        "docs/codegen.md explains what is in it.",
+        description="Writes a class that asks a model, with its names, labels and "
+        "types. A path is opened in this process; a name is looked up on the running "
+        "server, or with --local in a models folder. docs/codegen.md explains it.",
     )
     parser.add_argument(
         "model", metavar="FILE|MODEL", help="a model file or folder, or a model's name"
@@ -55,7 +58,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--class",
         dest="class_name",
         metavar="NAME",
-        help="the class [made of the model's name]",
+        help="the class [after the model's name]",
     )
     parser.add_argument(
         "--version",
@@ -81,7 +84,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, render and write; without a folder to standard output."""
+    """Write the class to a folder, or else to standard output."""
     file_name, source = _render(options)
     if options.check is not None:
         return _compare(options.check, source)
@@ -98,18 +101,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _render(options: argparse.Namespace) -> tuple[str, str]:
-    """Return how the file is called, and its text."""
+    """Return the name of the source file, and its text."""
     from pocketserve_lab.codegen.names import NameFaultError, check_class, check_package
     from pocketserve_lab.codegen.render import ClassRequest, render_class
-    from pocketserve_lab.codegen.view import default_class, read_interface
+    from pocketserve_lab.codegen.view import default_class
 
     try:
         check_package(options.package)
-        is_local = options.local or options.models_dir or names_path(options.model)
-        with Progress().waiting(f"waiting for {options.model}, which may be loading"):
-            name, answer = _read_local(options) if is_local else _ask_server(options)
-        with reading_answers():
-            model = read_interface(answer)
+        name, model = _read_model(options)
         class_name = options.class_name or default_class(model.name, model.entries)
         check_class(class_name, {entry.name for entry in model.entries})
     except NameFaultError as error:
@@ -122,6 +121,17 @@ def _render(options: argparse.Namespace) -> tuple[str, str]:
         options.model_version,
     )
     return request.file_name, render_class(model, request)
+
+
+def _read_model(options: argparse.Namespace) -> tuple[str, ModelView]:
+    """Return the model's name and interface."""
+    from pocketserve_lab.codegen.view import read_interface
+
+    is_local = options.local or options.models_dir or names_path(options.model)
+    with Progress().waiting(f"waiting for {options.model}, which may be loading"):
+        name, answer = _read_local(options) if is_local else _ask_server(options)
+    with reading_answers():
+        return name, read_interface(answer)
 
 
 def _ask_server(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -152,7 +162,8 @@ def _compare(file: Path, source: str) -> int:
         is_fresh = file.read_bytes() == source.encode("ascii")
     except FileNotFoundError:
         raise CommandError(f"there is no {file}; write it with --output") from None
-    print(
-        f"{file} is {'up to date' if is_fresh else 'stale: generate it again, with --output'}"
-    )
-    return EXIT_FRESH if is_fresh else EXIT_STALE
+    if is_fresh:
+        print(f"{file} is up to date")
+        return EXIT_FRESH
+    print(f"{file} is stale: generate it again, with --output")
+    return EXIT_STALE

@@ -1,9 +1,8 @@
-"""``pocketserve compare``: all versions of a model side by side on this device, and which one to serve."""
+"""``pocketserve compare``: compares all versions of a model, and recommends one."""
 
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,12 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.options import add_folder_option
 from pocketserve.terminal.output import print_json
 from pocketserve.terminal.progress import Progress
-from pocketserve_lab.commands.bench import _seconds, _threads
+from pocketserve_lab.arguments import parse_seconds, parse_threads
 
 if TYPE_CHECKING:
     from pocketserve.repository.manifest_edit import Document
     from pocketserve.repository.scan import ModelEntry
+    from pocketserve_lab.compare.session import Plan
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -23,8 +23,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
         help="compare a model's versions on this device: size, memory, speed, answers",
-        description="Runs all versions of a model in turns, each in a process of its own, and recommends one. With two "
-        "results of --json, it shows what two devices said side by side.",
+        description="Runs all versions of a model in turns, each in a process of its "
+        "own, and recommends one. With two results of --json, it shows those of two "
+        "devices side by side.",
     )
     parser.add_argument(
         "model",
@@ -32,49 +33,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="MODEL|JSON",
         help="a model's name, file or folder; or two files with results",
     )
-    parser.add_argument(
-        "--versions", metavar="NAME[,NAME…]", help="the versions to compare [all]"
-    )
-    parser.add_argument(
-        "--reference",
-        metavar="NAME",
-        help="the version to hold the others against [the first]",
-    )
-    add_folder_option(parser)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="PATH",
-        help="a file or folder to ask, best with labels [the model's samples]",
-    )
-    parser.add_argument(
-        "--limit", type=_limit, default=500, metavar="N", help="samples at most [500]"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=_seconds,
-        default=15.0,
-        metavar="S",
-        help="for all timed turns together [15]",
-    )
-    parser.add_argument(
-        "--threads",
-        type=_threads,
-        default=0,
-        metavar="N",
-        help="threads of one run [the fast cores]",
-    )
-    parser.add_argument(
-        "--device",
-        metavar="NAME[,NAME…]",
-        help="run each version on these, such as cpu,xnnpack [as model.toml says]",
-    )
-    parser.add_argument(
-        "--layers",
-        nargs=2,
-        metavar=("A", "B"),
-        help="find the first layers of two versions that differ, and why",
-    )
+    _add_subject_options(parser)
+    _add_measurement_options(parser)
     parser.add_argument(
         "--apply",
         action="store_true",
@@ -92,41 +52,67 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def run(options: argparse.Namespace) -> int:
-    """Compare and show."""
-    if len(options.model) == 2 and all(
-        name.endswith(".json") for name in options.model
-    ):
-        return _show_devices(options)
-    if len(options.model) > 1:
-        raise CommandError(
-            "name one model, or two JSON files with results of this command"
-        )
-    for path in (options.html, options.png):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise CommandError(
-                f"{str(path)!r} lies in a folder that does not exist; make it first"
-            )
-    if options.data is not None and not options.data.exists():
-        raise CommandError(
-            f"{str(options.data)!r} does not exist; name a file or folder with --data"
-        )
-    from pocketserve_lab.compare.session import (
-        Plan,
-        compare_versions,
-    )  # late: --help needs no NumPy
-
-    versions, devices = (_names(text) for text in (options.versions, options.device))
-    files = (
-        options.model[0],
-        options.models_dir,
-        versions,
-        options.reference,
-        options.data,
+def _add_subject_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options on versions and samples."""
+    parser.add_argument(
+        "--versions", metavar="NAME[,NAME…]", help="the versions to compare [all]"
     )
-    plan = Plan(*files, options.limit, options.seconds, options.threads, devices)
+    parser.add_argument(
+        "--reference",
+        metavar="NAME",
+        help="the version to compare the others with [the first]",
+    )
+    add_folder_option(parser)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="a file or folder of inputs, best with labels [the model's samples]",
+    )
+    parser.add_argument(
+        "--limit", type=_limit, default=500, metavar="N", help="samples at most [500]"
+    )
+
+
+def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds",
+        type=parse_seconds,
+        default=15.0,
+        metavar="S",
+        help="for all timed turns together [15]",
+    )
+    parser.add_argument(
+        "--threads",
+        type=parse_threads,
+        default=0,
+        metavar="N",
+        help="threads of one run [the fast cores]",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME[,NAME…]",
+        help="run each version on these, such as cpu,xnnpack [as model.toml says]",
+    )
+    parser.add_argument(
+        "--layers",
+        nargs=2,
+        metavar=("A", "B"),
+        help="find the first layers of two versions that differ, and why",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare versions, layers or two devices' results, and print the result."""
+    are_results = all(name.endswith(".json") for name in options.model)
+    if len(options.model) == 2 and are_results:
+        return _show_devices(options)
+    _check_paths(options)
+    plan = _plan(options)
     if options.layers:
         return _show_layers(options, plan)
+    from pocketserve_lab.compare.session import compare_versions
+
     progress = Progress(lines=True)
     try:
         result = compare_versions(plan, progress.show)
@@ -144,10 +130,41 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return (
-        tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+def _check_paths(options: argparse.Namespace) -> None:
+    if len(options.model) > 1:
+        raise CommandError(
+            "name one model, or two JSON files with results of this command"
+        )
+    for path in (options.html, options.png):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise CommandError(
+                f"{str(path)!r} lies in a folder that does not exist; make it first"
+            )
+    if options.data is not None and not options.data.exists():
+        raise CommandError(
+            f"{str(options.data)!r} does not exist; name a file or folder with --data"
+        )
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    from pocketserve_lab.compare.session import Plan  # late: --help needs no NumPy
+
+    return Plan(
+        options.model[0],
+        options.models_dir,
+        _names(options.versions),
+        options.reference,
+        options.data,
+        options.limit,
+        options.seconds,
+        options.threads,
+        _names(options.device),
     )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    names = [name.strip() for name in (text or "").split(",")]
+    return tuple(name for name in names if name)
 
 
 def _show_devices(options: argparse.Namespace) -> int:
@@ -157,11 +174,12 @@ def _show_devices(options: argparse.Namespace) -> int:
         raise CommandError(
             "--apply, --device, --html and --png belong to a comparison on this device"
         )
-    first, second = (read_result(Path(name)) for name in options.model)
+    first_name, second_name = options.model
+    first, second = read_result(Path(first_name)), read_result(Path(second_name))
     if options.json:
         print_json(side_by_side(first, second))
     else:
-        print_devices(first, second, (options.model[0], options.model[1]))
+        print_devices(first, second, (first_name, second_name))
     return 0
 
 
@@ -170,7 +188,8 @@ def _show_layers(options: argparse.Namespace, plan: Any) -> int:
 
     if options.apply or options.html or options.png or options.device:
         raise CommandError(
-            "--apply, --device, --html and --png belong to a comparison of whole versions"
+            "--apply, --device, --html and --png "
+            "belong to a comparison of whole versions"
         )
     result = compare_layers(plan, options.layers)
     if options.json:
@@ -192,38 +211,58 @@ def _write_files(options: argparse.Namespace, result: dict[str, Any]) -> None:
 
 
 def _apply(result: dict[str, Any]) -> str:
-    """Make the recommended version the default one; return what was done."""
-    version, folder = result["recommendation"]["version"], Path(result["folder"])
-    if version is None:
+    """Make the recommended version the default one."""
+    from pocketserve.repository.manifest_edit import edit_manifest
+    from pocketserve.repository.scan import scan
+
+    title = result["recommendation"]["version"]
+    if title is None:
         raise CommandError("no version is recommended, so that the default one stays")
-    if version == result["default"]:
-        return f"{version} is the default version already."
+    if title == result["default"]:
+        return f"{title} is the default version already."
+    folder = _folder_to_change(result, title)
+    recommended = result["versions"][title]
+    version = recommended["version"]
+    entry = scan(folder.parent)[result["model"]]
+
+    def change(document: Document) -> None:
+        _set_default(entry, version, recommended["options"], document)
+
+    edit_manifest(folder, change)
+    if title != version:
+        version = f"{version}, as {title},"
+    return (
+        f"{folder / 'model.toml'}: default_version is {version} now; "
+        "`pocketserve models` has a server read it."
+    )
+
+
+def _folder_to_change(result: dict[str, Any], title: str) -> Path:
+    """Return the model's folder, or refuse the change."""
     default = result["default"]
     if default not in result["versions"] and default not in result["skipped"]:
         option = "--device" if "@" in default else "--versions"
         raise CommandError(
-            f"{version} was not compared with {default}, the default version; add it to {option}"
+            f"{title} was not compared with {default}, the default version; "
+            f"add it to {option}"
         )
-    from pocketserve.repository.manifest_edit import edit_manifest
-    from pocketserve.repository.scan import scan
-
+    folder = Path(result["folder"])
     if folder.name != result["model"]:
         raise CommandError(
-            f"put the files of {result['model']!r} into a folder of that name, then --apply can set it"
+            f"put the files of {result['model']!r} into a folder of that name, "
+            "then --apply can set it"
         )
-    name, options = (result["versions"][version][key] for key in ("version", "options"))
-    edit_manifest(
-        folder,
-        partial(_set_default, scan(folder.parent)[result["model"]], name, options),
-    )
-    title = f"{name}, as {version}," if version != name else name
-    return f"{folder / 'model.toml'}: default_version is {title} now; `pocketserve models` has a server read it."
+    return folder
 
 
 def _set_default(
     entry: ModelEntry, name: str, options: dict[str, Any] | None, document: Document
 ) -> None:
-    """Make a version the default one, with the options in its table that choose its device; None leaves them."""
+    """Make a version the default one.
+
+    Args:
+        options: the device options for its table; None leaves them unchanged.
+    """
     from pocketserve.repository.manifest_edit import declare_versions
 
     present = entry.versions[name].options
@@ -232,8 +271,9 @@ def _set_default(
         table = document["versions"][name]
         for key in present.keys() - options.keys():
             del table[key]
-        for key in [key for key, value in options.items() if present.get(key) != value]:
-            table[key] = options[key]
+        for key, value in options.items():
+            if present.get(key) != value:
+                table[key] = value
     document["default_version"] = name
 
 

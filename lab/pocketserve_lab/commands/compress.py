@@ -1,4 +1,4 @@
-"""``pocketserve compress``: makes a model smaller by a recipe that knows data, and measures what that costs."""
+"""``pocketserve compress``: makes a model smaller by training."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from pocketserve_lab.conversion import (
 )
 
 if TYPE_CHECKING:
-    from pocketserve_lab.compress.run import Compression
+    from pocketserve_lab.compress.run import Compression, CompressionSettings
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compress",
-        help="make a model smaller with labelled data, and measure its accuracy before and after",
-        description="Runs a recipe on an unconverted PyTorch model: it prunes, clusters, quantises or distils it, with "
-        "labelled samples of yours. The result becomes a new version beside the original, unless its accuracy on "
-        "samples that the recipe never saw falls too far.",
+        help="make a model smaller with labelled data, "
+        "and measure its accuracy before and after",
+        description="Runs a recipe on an unconverted PyTorch model: it prunes, "
+        "clusters, quantises or distils it, with labelled samples of yours. The result "
+        "becomes a new version beside the original, unless its accuracy on unseen "
+        "samples falls too far.",
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a model's name, file or folder"
@@ -44,22 +46,20 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--test",
         type=Path,
         metavar="PATH",
-        help="others to measure on [a quarter of --data]",
+        help="labelled samples for the measurement [a quarter of --data]",
     )
     parser.add_argument(
         "--amount",
         type=float,
         metavar="SHARE",
-        help="the share of weights or channels that goes",
+        help="the share of weights or channels to remove",
     )
-    parser.add_argument(
-        "--epochs", type=int, metavar="N", help="how often training goes over the data"
-    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of training")
     parser.add_argument(
         "--clusters",
         type=int,
         metavar="N",
-        help="how many different weights a layer keeps",
+        help="the number of different weights per layer",
     )
     parser.add_argument(
         "--student",
@@ -72,13 +72,13 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         type=float,
         default=0.05,
         metavar="SHARE",
-        help="what may be lost [0.05]",
+        help="the accepted loss of accuracy [0.05]",
     )
     parser.add_argument(
         "--version",
         dest="model_version",
         metavar="NAME",
-        help="the version to begin with",
+        help="the version to compress",
     )
     parser.add_argument("--list", action="store_true", help="list the recipes")
     add_common_options(parser)
@@ -92,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
             return _list_recipes(options)
         if options.model is None or options.recipe is None or options.data is None:
             raise CommandError(
-                "name a model, a recipe and data: pocketserve compress MODEL --recipe magnitude-pruning --data FOLDER "
-                "(--list shows the recipes)"
+                "name a model, a recipe and data: pocketserve compress MODEL "
+                "--recipe magnitude-pruning --data FOLDER (--list shows the recipes)"
             )
         return _compress(options)
 
@@ -102,16 +102,16 @@ def _list_recipes(options: argparse.Namespace) -> int:
     from pocketserve_lab.compress.registry import recipes
 
     if options.json:
-        plain = {
-            name: {"summary": each.summary, "options": each.defaults}
-            for name, each in recipes().items()
-        }
-        print_json({"recipes": plain})
+        documents = {}
+        for name, recipe in recipes().items():
+            documents[name] = {"summary": recipe.summary, "options": recipe.defaults}
+        print_json({"recipes": documents})
         return EXIT_DONE
     rows = []
     for recipe in recipes().values():
         words = [f"--{name} {value:g}" for name, value in recipe.defaults.items()]
-        words += ["--student FILE"] if recipe.takes_student else []
+        if recipe.takes_student:
+            words.append("--student FILE")
         rows.append([recipe.name, " ".join(words), recipe.summary])
     print_table(["RECIPE", "OPTIONS", "IT"], rows)
     return EXIT_DONE
@@ -119,18 +119,10 @@ def _list_recipes(options: argparse.Namespace) -> int:
 
 def _compress(options: argparse.Namespace) -> int:
     from pocketserve_lab.compress.registry import recipe_named
-    from pocketserve_lab.compress.run import CompressionSettings, ModelCompressor
+    from pocketserve_lab.compress.run import ModelCompressor
     from pocketserve_lab.convert.run import ConversionSettings
 
-    if not 0 <= options.max_loss <= 1:
-        raise CommandError(
-            f"--max-loss must lie between 0 and 1, not {options.max_loss:g}"
-        )
-    for path in (options.data, options.test):
-        if path is not None and not path.exists():
-            raise CommandError(
-                f"the data {str(path)!r} are no file and no folder; name labelled samples that are there"
-            )
+    goals = _compression_settings(options)
     recipe, limits = recipe_named(options.recipe), process_limits(options)
     entry, version, config = model_of(options)
     settings = ConversionSettings(
@@ -140,17 +132,9 @@ def _compress(options: argparse.Namespace) -> int:
         name=options.name,
         limits=limits,
     )
-    numbers = {
-        "amount": options.amount,
-        "epochs": options.epochs,
-        "clusters": options.clusters,
-    }
-    wishes = CompressionSettings(
-        options.data, options.test, numbers, options.student, options.max_loss
-    )
     progress = Progress(lines=True)
     compressor = ModelCompressor(
-        entry, recipe, settings, wishes, progress.show, noting(progress)
+        entry, recipe, settings, goals, progress.show, noting(progress)
     )
     try:
         compression = compressor.compress()
@@ -162,6 +146,28 @@ def _compress(options: argparse.Namespace) -> int:
     else:
         _print_result(compression)
     return EXIT_DONE
+
+
+def _compression_settings(options: argparse.Namespace) -> CompressionSettings:
+    from pocketserve_lab.compress.run import CompressionSettings
+
+    if not 0 <= options.max_loss <= 1:
+        raise CommandError(
+            f"--max-loss must lie between 0 and 1, not {options.max_loss:g}"
+        )
+    for path in (options.data, options.test):
+        if path is not None and not path.exists():
+            raise CommandError(
+                f"the data {str(path)!r} does not exist; name labelled samples"
+            )
+    numbers = {
+        "amount": options.amount,
+        "epochs": options.epochs,
+        "clusters": options.clusters,
+    }
+    return CompressionSettings(
+        options.data, options.test, numbers, options.student, options.max_loss
+    )
 
 
 def _plain(compression: Compression) -> dict[str, Any]:
@@ -185,12 +191,19 @@ def _plain(compression: Compression) -> dict[str, Any]:
 def _print_result(compression: Compression) -> None:
     conversion = compression.conversion
     score = f"{compression.before} -> {compression.after}"
-    pairs = ((conversion.source_bytes, conversion.result_bytes), compression.gzip_bytes)
-    sizes = [" -> ".join(map(human_bytes, pair)) for pair in pairs]
+    sizes = [
+        _change_of_size(conversion.source_bytes, conversion.result_bytes),
+        _change_of_size(*compression.gzip_bytes),
+    ]
     head = ["NEW VERSION", "FROM", compression.after.metric.upper(), "BYTES", "GZIP"]
     print_table(head, [[conversion.version, conversion.source, score, *sizes]])
     for note in conversion.notes:
         print(printable(f"{conversion.version}: {note}"))
     print(
-        f"It was made with {compression.trained} samples and measured on {compression.after.samples} others."
+        f"It was made with {compression.trained} samples "
+        f"and measured on {compression.after.samples} others."
     )
+
+
+def _change_of_size(before: int, after: int) -> str:
+    return f"{human_bytes(before)} -> {human_bytes(after)}"

@@ -1,4 +1,4 @@
-"""``pocketserve convert``: makes a version of another kind, or a smaller one, and checks it against the original."""
+"""``pocketserve convert``: converts a model, and checks it against the original."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +31,20 @@ from pocketserve_lab.conversion import (
 )
 
 if TYPE_CHECKING:
-    from pocketserve_lab.convert.converter import ConversionError
-    from pocketserve_lab.convert.run import Conversion
+    from pocketserve_lab.conversion import SelectedModel
+    from pocketserve_lab.convert.converter import ConversionError, Converter
+    from pocketserve_lab.convert.run import Conversion, ModelConverter
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "convert",
-        help="make a version of another kind or a smaller one, checked against the original",
-        description="Converts a model and puts the result beside it as a new version. The result is run first and must "
-        "answer as the original does. Tools that are no part of this installation get an environment of their own, "
-        "which is made once.",
+        help="make a version of another kind or a smaller one, "
+        "checked against the original",
+        description="Converts a model and puts the result beside it as a new version. "
+        "The result is run first and must answer like the original. "
+        "Tools that are not installed get an environment of their own, once.",
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL|FILE", help="a model's name, file or folder"
@@ -48,14 +52,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--to",
         metavar="KIND[,KIND…]",
-        help="what to make, such as tflite,onnx; all: whatever can be",
+        help="the kinds to make, such as tflite,onnx; all: every possible one",
     )
     modes = ("none", "fp16", "dynamic", "int8", "int16x8")
     parser.add_argument(
         "--quantize",
         choices=modes,
         default="none",
-        help="how to make it smaller [none]",
+        help="the kind of quantization [none]",
     )
     parser.add_argument(
         "--samples",
@@ -69,7 +73,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--on-device",
         action="store_true",
-        help="list what can be made where the server runs",
+        help="list the conversions that run on this device",
     )
     add_common_options(parser)
     return parser
@@ -82,118 +86,129 @@ def run(options: argparse.Namespace) -> int:
             return _list_on_device(options)
         if options.model is None or options.to is None:
             raise CommandError(
-                "name a model and what to make of it: pocketserve convert MODEL --to tflite"
+                "name a model and its new kind: pocketserve convert MODEL --to tflite"
             )
         return _convert_all(options)
 
 
 def _convert_all(options: argparse.Namespace) -> int:
-    from pocketserve_lab.convert.converter import ConversionError
-    from pocketserve_lab.convert.plan import check_kinds, reachable_kinds
-    from pocketserve_lab.convert.registry import converters
+    from pocketserve_lab.convert.plan import check_kinds
     from pocketserve_lab.convert.run import ConversionSettings, ModelConverter
 
     limits, kinds = process_limits(options), check_kinds(options.to)
-    entry, version, config = model_of(options)
-    formats = (
-        [entry.versions[version].format.name]
-        if version
-        else [v.format.name for v in entry.versions.values()]
-    )
-    kinds = kinds or reachable_kinds(formats, options.quantize, converters())
+    selected = model_of(options)
+    kinds = kinds or _reachable_kinds(options, selected)
     if options.name and len(kinds) > 1:
         raise CommandError("--name names one version; give --to one kind")
     settings = ConversionSettings(
-        models_dir=config.models_dir,
-        state_dir=config.state_dir,
+        models_dir=selected.config.models_dir,
+        state_dir=selected.config.state_dir,
         quantize=options.quantize,
-        version=version,
+        version=selected.version,
         samples=options.samples,
         name=options.name,
         limits=limits,
     )
     progress = Progress(lines=True)
-    conversions: list[Conversion] = []
-    failed: dict[str, ConversionError] = {}
-    converter = ModelConverter(entry, settings, progress.show, noting(progress))
+    converter = ModelConverter(
+        selected.entry, settings, progress.show, noting(progress)
+    )
     try:
-        for kind in kinds:
-            try:
-                conversions.append(converter.convert(kind))
-            except ConversionError as error:
-                if len(kinds) == 1:
-                    raise
-                failed[kind] = error
+        results = _convert_kinds(converter, kinds)
     finally:
         progress.end()
         converter.close()
     if options.json:
-        faults = {kind: refusal_sentence(error) for kind, error in failed.items()}
-        print_json(
-            {
-                "model": entry.name,
-                "versions": [_plain(conversion) for conversion in conversions],
-                "failed": faults,
-            }
-        )
+        print_json({"model": selected.entry.name, **results.document()})
     else:
-        _print_results(conversions, failed, debug=options.debug)
-    return EXIT_FAILED if failed else EXIT_DONE
+        _print_results(results, debug=options.debug)
+    return EXIT_FAILED if results.failed else EXIT_DONE
+
+
+def _reachable_kinds(options: argparse.Namespace, selected: SelectedModel) -> list[str]:
+    from pocketserve_lab.convert.plan import reachable_kinds
+    from pocketserve_lab.convert.registry import converters
+
+    versions = selected.entry.versions
+    if selected.version:
+        formats = [versions[selected.version].format.name]
+    else:
+        formats = [version.format.name for version in versions.values()]
+    return reachable_kinds(formats, options.quantize, converters())
+
+
+@dataclass
+class _Results:
+    """Finished conversions, and the error of each kind that failed."""
+
+    conversions: list[Conversion] = field(default_factory=list)
+    failed: dict[str, ConversionError] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return the results for JSON."""
+        faults = {}
+        for kind, error in self.failed.items():
+            faults[kind] = refusal_sentence(error)
+        versions = [_plain(conversion) for conversion in self.conversions]
+        return {"versions": versions, "failed": faults}
+
+
+def _convert_kinds(converter: ModelConverter, kinds: Sequence[str]) -> _Results:
+    from pocketserve_lab.convert.converter import ConversionError
+
+    results = _Results()
+    for kind in kinds:
+        try:
+            results.conversions.append(converter.convert(kind))
+        except ConversionError as error:
+            if len(kinds) == 1:
+                raise
+            results.failed[kind] = error
+    return results
 
 
 def _plain(conversion: Conversion) -> dict[str, Any]:
-    values = conversion._asdict()
-    agreement = conversion.agreement
-    return {
-        **values,
-        "path": str(conversion.path),
-        "agreement": None if agreement is None else agreement._asdict(),
-    }
+    document = conversion._asdict()
+    document["path"] = str(conversion.path)
+    if conversion.agreement is not None:
+        document["agreement"] = conversion.agreement._asdict()
+    return document
 
 
-def _print_results(
-    conversions: list[Conversion], failed: dict[str, ConversionError], *, debug: bool
-) -> None:
-    rows = [_row(conversion) for conversion in conversions]
+def _print_results(results: _Results, *, debug: bool) -> None:
+    rows = [_row(conversion) for conversion in results.conversions]
     if rows:
         print_table(
             ["NEW VERSION", "FROM", "BYTES", "DIFFERENCE", "SAME CLASS", "MADE BY"],
             rows,
         )
-    for conversion in conversions:
+    for conversion in results.conversions:
         for text in _remarks(conversion):
             print_text(printable(f"{conversion.version or conversion.kind}: {text}"))
-    if any(conversion.random for conversion in conversions):
+    if any(conversion.random for conversion in results.conversions):
         print_text(
-            "They were compared on made-up input, as there are no samples; --samples names some."
+            "They were compared on random input, as there are no samples; "
+            "--samples names some."
         )
-    for kind, error in failed.items():
-        print(
-            printable(f"pocketserve: {kind}: {refusal_sentence(error)}"),
-            file=sys.stderr,
-        )
+    for kind, error in results.failed.items():
+        sentence = printable(f"{kind}: {refusal_sentence(error)}")
+        print(f"pocketserve: {sentence}", file=sys.stderr)
         if debug and error.detail:
             print(printable(error.detail), file=sys.stderr)
 
 
 def _row(conversion: Conversion) -> list[str]:
+    before, after = conversion.source_bytes, conversion.result_bytes
+    sizes = f"{human_bytes(before)} -> {human_bytes(after)}"
+    difference, same_class = "not run", ""
     agreement = conversion.agreement
-    sizes = f"{human_bytes(conversion.source_bytes)} -> {human_bytes(conversion.result_bytes)}"
-    difference = "not run" if agreement is None else f"{agreement.error:.1e}"
-    class_share = (
-        ""
-        if agreement is None or agreement.same_class is None
-        else f"{agreement.same_class:.0%}"
-    )
+    if agreement is not None:
+        difference = f"{agreement.error:.1e}"
+        if agreement.same_class is not None:
+            same_class = f"{agreement.same_class:.0%}"
     name = conversion.version or conversion.path.name
-    return [
-        name,
-        conversion.source,
-        sizes,
-        difference,
-        class_share,
-        ", ".join(conversion.tools),
-    ]
+    tools = ", ".join(conversion.tools)
+    return [name, conversion.source, sizes, difference, same_class, tools]
 
 
 def _remarks(conversion: Conversion) -> list[str]:
@@ -209,44 +224,17 @@ def _remarks(conversion: Conversion) -> list[str]:
 
 def _list_on_device(options: argparse.Namespace) -> int:
     """Print the converters that need no environment."""
-    import importlib.util
-
     from pocketserve_lab.convert.plan import runs_on_device
     from pocketserve_lab.convert.registry import converters
 
-    formats: set[str] | None = None
-    if options.model is not None:
-        service, name, version = open_local(options.model, options.models_dir)
-        try:
-            versions = service.entry(name).versions
-            formats = {
-                v.format.name for v in versions.values() if version in (None, v.name)
-            }
-        finally:
-            service.close()
+    formats = None if options.model is None else _formats_of(options)
     rows = []
     for converter in filter(runs_on_device, converters()):
-        sources = [
-            source
-            for source in converter.sources
-            if formats is None or source in formats
-        ]
-        missing = [
-            package
-            for package in converter.packages
-            if importlib.util.find_spec(package) is None
-        ]
-        state = f"needs {', '.join(missing)}" if missing else "ready"
+        sources = list(converter.sources)
+        if formats is not None:
+            sources = [source for source in sources if source in formats]
         if sources:
-            rows.append(
-                [
-                    ", ".join(sources),
-                    converter.kind,
-                    ", ".join(converter.quantize),
-                    converter.name,
-                    state,
-                ]
-            )
+            rows.append(_converter_row(converter, sources))
     if options.json:
         keys = ("from", "to", "quantize", "converter", "state")
         print_json({"on_device": [dict(zip(keys, row, strict=True)) for row in rows]})
@@ -255,3 +243,33 @@ def _list_on_device(options: argparse.Namespace) -> int:
             ["FROM", "TO", "QUANTIZE", "CONVERTER", ""], rows, spare=("CONVERTER",)
         )
     return EXIT_DONE
+
+
+def _formats_of(options: argparse.Namespace) -> set[str]:
+    """Return the formats of the model's versions."""
+    service, name, version_name = open_local(options.model, options.models_dir)
+    try:
+        versions = service.entry(name).versions
+    finally:
+        service.close()
+    formats = set()
+    for version in versions.values():
+        if version_name in (None, version.name):
+            formats.add(version.format.name)
+    return formats
+
+
+def _converter_row(converter: Converter, sources: Sequence[str]) -> list[str]:
+    import importlib.util
+
+    missing = []
+    for package in converter.packages:
+        if importlib.util.find_spec(package) is None:
+            missing.append(package)
+    return [
+        ", ".join(sources),
+        converter.kind,
+        ", ".join(converter.quantize),
+        converter.name,
+        f"needs {', '.join(missing)}" if missing else "ready",
+    ]

@@ -116,7 +116,7 @@ REFUSALS = {
         (*PRUNE, "--student", "model.py"),
         "magnitude-pruning takes no --student",
     ),
-    "data": ((*PRUNE, "--data", "/nowhere"), "'/nowhere' are no file and no folder"),
+    "data": ((*PRUNE, "--data", "/nowhere"), "'/nowhere' does not exist"),
     "loss option": ((*PRUNE, "--max-loss", "2"), "--max-loss must lie between 0 and 1"),
     "epochs": ((*PRUNE, "--epochs", "-1"), "--epochs must lie between 0 and"),
 }

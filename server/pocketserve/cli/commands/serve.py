@@ -54,8 +54,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="show the server's page in the browser",
     )
     grouped = {"models_dir", *chain.from_iterable(GROUPS.values())}
-    others = tuple(name for name in SETTINGS if name not in grouped)
-    for title, names in {**GROUPS, "more": others}.items():
+    ungrouped = tuple(name for name in SETTINGS if name not in grouped)
+    for title, names in {**GROUPS, "more": ungrouped}.items():
         group = parser.add_argument_group(title)
         for name in names:
             _add_option(group, name)

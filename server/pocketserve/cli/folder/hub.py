@@ -460,12 +460,10 @@ def _refusal(response: Response, title: str, has_token: bool) -> str:
     """Return the message for an error response."""
     code, status = response.headers.get("X-Error-Code", ""), response.status_code
     if code == "GatedRepo":
-        who = "log in there, set HF_TOKEN, and"
+        actor = "log in there, set HF_TOKEN, and"
         if has_token:
-            who = "this token's account has to"
-        return (
-            f"{title} is behind an agreement: {who} accept it on the page of the model"
-        )
+            actor = "this token's account has to"
+        return f"{title} is behind an agreement: {actor} accept it on the page of the model"
     if code == "RevisionNotFound":
         return (
             f"{title}: there is no such revision; "

@@ -1,0 +1,43 @@
+"""Bounded numbers as command-line arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
+MAX_SECONDS = 86_400
+MAX_ROUNDS = 1_000_000
+MAX_THREADS = 256
+Number = TypeVar("Number", int, float)
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a positive duration of at most ``MAX_SECONDS``."""
+    seconds = _number(float, text)
+    if not 0 < seconds <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"must lie above 0 and up to {MAX_SECONDS}")
+    return seconds
+
+
+def parse_rounds(text: str) -> int:
+    """Parse a number of samples from 1 to ``MAX_ROUNDS``."""
+    rounds = _number(int, text)
+    if not 1 <= rounds <= MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
+    return rounds
+
+
+def parse_threads(text: str) -> int:
+    """Parse a number of threads; 0 is the default."""
+    threads = _number(int, text)
+    if not 0 <= threads <= MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"must lie between 0 and {MAX_THREADS}")
+    return threads
+
+
+def _number(kind: Callable[[str], Number], text: str) -> Number:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
