@@ -14,7 +14,7 @@ import gguf_files
 from places import MODELS
 from plain_user import NOBODY, as_plain_user
 from pocketserve.config import load_config
-from pocketserve.repository.scan import scan
+from pocketserve.repository.scan import ModelEntry, scan
 from pocketserve.repository.unsupported_files import file_fault
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import FORMATS, missing_framework
@@ -129,6 +129,23 @@ CASES = [
 ]
 
 
+def give_to_plain_user(file: Path) -> None:
+    """Let the user of :func:`as_plain_user` own a file and its folder, as root."""
+    if os.geteuid() != 0:
+        return
+    for path in (file, file.parent):
+        if path.exists():
+            os.chown(path, NOBODY, NOBODY)
+
+
+def problems_of(entry: ModelEntry) -> list[str]:
+    """Return the errors of a model and of its versions."""
+    problems = [entry.problem]
+    for version in entry.versions.values():
+        problems.append(version.problem or file_fault(version))
+    return [problem for problem in problems if problem is not None]
+
+
 @pytest.mark.parametrize(
     ("kind", "fault"), CASES, ids=lambda value: getattr(value, "name", value)
 )
@@ -139,30 +156,26 @@ def test_broken_models_are_not_listed_as_ready(
 
     A repaired file has no error left.
     """
-    file, (harm, way_out) = create_model(kind, folder / "models"), FAULTS[fault]
+    file = create_model(kind, folder / "models")
+    harm, way_out = FAULTS[fault]
     os.chmod(folder / "models", 0o755)
-    good = next(iter(scan(folder / "models")["m"].versions.values()))
-    assert (good.problem, file_fault(good)) == (None, None)
+    assert problems_of(scan(folder / "models")["m"]) == []
     mode = file.parent.stat().st_mode
     harm(file)
     try:
-        for path in (file, file.parent):
-            if os.geteuid() == 0 and path.exists():
-                os.chown(path, NOBODY, NOBODY)
+        give_to_plain_user(file)
         with as_plain_user():
             (status,) = listed(folder)
-            entry = scan(folder / "models")["m"]
-            problems = [
-                entry.problem,
-                *(v.problem or file_fault(v) for v in entry.versions.values()),
-            ]
+            problems = problems_of(scan(folder / "models")["m"])
     finally:
         file.parent.chmod(mode)
     assert not status.ready
     if "link" in fault and kind.marker is not None:
         way_out = "copy the file itself into the folder"
-    (problem,) = {problem for problem in problems if problem is not None}
-    assert way_out in problem and "\n" not in problem and len(problem) < 300
+    (problem,) = set(problems)
+    assert way_out in problem
+    assert "\n" not in problem
+    assert len(problem) < 300
 
 
 def listed(folder: Path) -> list[ModelStatus]:
@@ -210,7 +223,8 @@ def test_errors_found_by_opening_are_remembered(
         ):
             service.load("m")
         (status,) = service.statuses()
-        assert not status.ready and file.name in status.reason
+        assert not status.ready
+        assert file.name in status.reason
         file.write_bytes(good)
         service.load("m")
         (status,) = service.statuses()

@@ -14,7 +14,10 @@ from pocketserve.repository.folder_watch import FolderWatch
 
 
 class Reader:
-    """Counts scans of the folder; the first ones can be made to fail."""
+    """Counts scans of the folder.
+
+    The first ones can be made to fail.
+    """
 
     def __init__(self) -> None:
         self.reads, self.failures = 0, 0
@@ -74,7 +77,8 @@ def test_a_change_is_noticed_at_once_and_scanned_once(
     watch: FolderWatch, reader: Reader, tmp_path: Path, change: str
 ) -> None:
     watch.catch_up()
-    assert not watch.has_changes() and reader.reads == 0
+    assert not watch.has_changes()
+    assert reader.reads == 0
     CHANGES[change](tmp_path)
     assert watch.has_changes()
     watch.catch_up()
@@ -118,7 +122,8 @@ def test_an_unreadable_folder_is_retried(
     watch.catch_up()
     assert watch.has_changes()
     watch.catch_up()
-    assert reader.reads == 2 and not watch.has_changes()
+    assert reader.reads == 2
+    assert not watch.has_changes()
 
 
 def test_a_restored_root_is_scanned(
@@ -129,14 +134,16 @@ def test_a_restored_root_is_scanned(
     watch.catch_up()
     away.rename(tmp_path)
     watch.catch_up()
-    assert reader.reads == 1 and not watch.has_changes()
+    assert reader.reads == 1
+    assert not watch.has_changes()
     (tmp_path / "m" / "model.toml").write_text("again")
     assert watch.has_changes()
 
 
 def test_a_request_during_a_scan_waits(tmp_path: Path) -> None:
     """Otherwise an answer could be older than one that was given before."""
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
 
     def read() -> None:
         begun.set()
@@ -146,13 +153,16 @@ def test_a_request_during_a_scan_waits(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     first, second = (threading.Thread(target=watch.catch_up) for _ in range(2))
     first.start()
-    assert begun.wait(120) and watch.has_changes()
+    assert begun.wait(120)
+    assert watch.has_changes()
     second.start()
     assert second.is_alive()
     go_on.set()
     for thread in (first, second):
         thread.join(120)
-    assert not first.is_alive() and not second.is_alive() and not watch.has_changes()
+    assert not first.is_alive()
+    assert not second.is_alive()
+    assert not watch.has_changes()
     watch.close()
 
 
@@ -179,10 +189,12 @@ def test_a_request_does_not_wait_for_changes_of_other_models(tmp_path: Path) -> 
     assert reader.begun.wait(60)
     (tmp_path / "big" / "another").write_text("")  # during the scan
     watch.catch_up("good")
-    assert reader.reads == 1 and watch.has_changes()
+    assert reader.reads == 1
+    assert watch.has_changes()
     reader.release.set()
     watch.catch_up()
-    assert reader.reads == 2 and not watch.has_changes()
+    assert reader.reads == 2
+    assert not watch.has_changes()
     watch.close()
 
 
@@ -203,7 +215,8 @@ def test_a_request_waits_for_changes_of_its_own_model(
         (tmp_path / entry).write_text("")
     reader.release.set()
     watch.catch_up("good")
-    assert reader.reads == 2 and not watch.has_changes()
+    assert reader.reads == 2
+    assert not watch.has_changes()
     watch.close()
 
 
@@ -216,7 +229,8 @@ def test_changes_during_a_failed_scan_are_scanned_again(
     (tmp_path / "m" / "file").write_text("")
     watch.catch_up("m")
     watch.catch_up("m")
-    assert reader.reads == 2 and not watch.has_changes()
+    assert reader.reads == 2
+    assert not watch.has_changes()
     watch.close()
 
 

@@ -387,11 +387,9 @@ def test_the_tables_of_tasks() -> None:
     }
     found = parse_manifest({"detection": table, "pose": {"skeleton": [[0, 1]]}})
     detection = found.section(DetectionOptions)
-    assert (detection.format, detection.boxes, detection.box_order) == (
-        "ssd",
-        "b",
-        (1, 0, 3, 2),
-    )
+    assert detection.format == "ssd"
+    assert detection.boxes == "b"
+    assert detection.box_order == (1, 0, 3, 2)
     assert (detection.box_scale, detection.exponential) == ((1, 2, 3, 4), False)
     assert detection.anchors == AnchorOptions(
         (8, 16), aspect_ratios=(1,), fixed_size=True, interpolated_ratio=0
@@ -467,7 +465,10 @@ def test_unknown_keys_are_rejected(case: str) -> None:
 
 
 def test_a_misspelt_task_gets_a_suggestion() -> None:
-    """Every other choice is suggested too; half a name may match several."""
+    """Every other choice is suggested too.
+
+    Half a name may match several.
+    """
     with pytest.raises(
         ManifestError,
         match=r"not 'image-clasification'; did you mean 'image-classification'\?",
@@ -559,7 +560,10 @@ BAD_NAMES += ["x" * 129]
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_invalid_names_are_rejected(name: str) -> None:
-    """A name is part of URL paths and metrics; versions have the same rules."""
+    """A name is part of URL paths and metrics.
+
+    Versions have the same rules.
+    """
     assert not is_valid_name(name)
     with pytest.raises(ManifestError, match="fits into a URL path"):
         parse_manifest({"versions": {name: {"file": "a.tflite"}}})
@@ -678,7 +682,8 @@ def test_random_documents(document: dict[str, Any]) -> None:
     try:
         parsed = parse_manifest(document)
     except ManifestError as error:
-        parsed, message = None, str(error)
+        parsed = None
+        message = str(error)
     assert isinstance(parsed, Manifest) or message.startswith("model.toml: ")
 
 

@@ -37,9 +37,8 @@ def test_comments_and_order_stay(tmp_path: Path) -> None:
     path.chmod(0o640)
     edit_manifest(tmp_path, default_to("b"))
     assert path.read_text() == TEXT.replace('= "a"  #', '= "b"  #')
-    assert path.stat().st_mode & 0o777 == 0o640 and os.listdir(tmp_path) == [
-        "model.toml"
-    ]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["model.toml"]
 
 
 def test_windows_line_ends_stay(tmp_path: Path) -> None:
@@ -70,10 +69,8 @@ def test_nan_values_stay(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text(TEXT + "\n[versions.b.provenance]\nworst = [nan, -nan, inf]\n")
     edit_manifest(tmp_path, default_to("b"))
-    assert (
-        read_manifest(path).default_version == "b"
-        and "worst = [nan, -nan, inf]" in path.read_text()
-    )
+    assert read_manifest(path).default_version == "b"
+    assert "worst = [nan, -nan, inf]" in path.read_text()
 
 
 def test_a_folder_without_a_manifest_gets_one(tmp_path: Path) -> None:
@@ -109,7 +106,8 @@ def test_invalid_changes_are_rejected(
     path.write_text(text)
     with pytest.raises(ManifestError, match=reason):
         edit_manifest(tmp_path, default_to(version))
-    assert path.read_text() == text and os.listdir(tmp_path) == ["model.toml"]
+    assert path.read_text() == text
+    assert os.listdir(tmp_path) == ["model.toml"]
 
 
 def test_a_layout_that_the_editor_cannot_handle_is_rejected(tmp_path: Path) -> None:

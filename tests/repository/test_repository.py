@@ -123,7 +123,10 @@ def test_a_folder_removed_before_its_first_read(
 def test_a_file_replaced_by_a_folder_before_its_first_read(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """It is no model any more and hides no other; a refresh shows the folder."""
+    """It is no model any more and hides no other.
+
+    A refresh shows the folder.
+    """
     (tmp_path / "bare.tflite").unlink()
     (tmp_path / "bare.tflite").mkdir()
     assert list(repository.models()) == ["m"]
@@ -163,7 +166,8 @@ def test_a_folder_without_a_model_is_not_suggested(
 
 def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None:
     """A refresh shows the current folder; an earlier index stays complete."""
-    before, entry = repository.models(), repository.model("m")
+    before = repository.models()
+    entry = repository.model("m")
     (tmp_path / "bare.tflite").unlink()
     (tmp_path / "new.tflite").write_bytes(b"")
     (tmp_path / "m" / "3").mkdir()
@@ -205,7 +209,10 @@ def test_a_mistyped_name_gets_a_suggestion(tmp_path: Path) -> None:
 
 
 def test_an_error_lists_few_of_many_names(tmp_path: Path) -> None:
-    """At most eight models or versions; an empty folder is reported as such."""
+    """At most eight models or versions.
+
+    An empty folder is reported as such.
+    """
     with pytest.raises(ApiError, match="the models folder is empty"):
         Repository(tmp_path).model("x")
     for number in range(1001):

@@ -65,11 +65,9 @@ def test_bare_files(tmp_path: Path) -> None:
     assert list(models) == ["a", "b", "c.v2"]
     assert versions(models["b"]) == {"tflite": "b.tflite"}
     entry = models["b"]
-    assert (entry.default_version, entry.folder, entry.problem) == (
-        "tflite",
-        tmp_path,
-        None,
-    )
+    assert entry.default_version == "tflite"
+    assert entry.folder == tmp_path
+    assert entry.problem is None
     assert entry.versions["tflite"].problem is None
 
 
@@ -116,7 +114,10 @@ def test_names_are_listed_without_reading_manifests(tmp_path: Path) -> None:
 def test_names_beside_an_inaccessible_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hides no other and does not prevent a start. Reading it gives the reason."""
+    """It hides no other and does not prevent a start.
+
+    Reading it gives the reason.
+    """
     fill(tmp_path, "shut/m.tflite", "m.tflite")
     real = os.stat
 
@@ -163,8 +164,9 @@ def test_the_folder_of_one_model_can_be_scanned(tmp_path: Path) -> None:
 
 
 def test_two_kinds_with_one_stem(tmp_path: Path) -> None:
-    """Files that differ only in their kind are versions of one model; a servable one is
-    the default.
+    """Files that differ only in their kind are versions of one model.
+
+    A servable one is the default.
     """
     entry = scan(fill(tmp_path, "m.keras", "m.onnx", "m.tflite"))["m"]
     assert versions(entry) == {
@@ -278,7 +280,10 @@ def test_a_folder_without_models(tmp_path: Path) -> None:
 
 
 def test_models_in_a_folder_named_by_their_kind(tmp_path: Path) -> None:
-    """Hugging Face's exporter uses this layout; files beside the folder have priority."""
+    """Hugging Face's exporter uses this layout.
+
+    Files beside the folder have priority.
+    """
     fill(
         tmp_path,
         "m/config.json",
@@ -434,8 +439,9 @@ def test_two_files_that_form_a_model_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_folders_with_other_contents(tmp_path: Path) -> None:
-    """A folder meant as a model lists its contents; archives and downloads may be
-    anything.
+    """A folder meant as a model lists its contents.
+
+    Archives and downloads may be anything.
     """
     fill(
         tmp_path,
@@ -480,22 +486,24 @@ def test_placeholders_of_incomplete_downloads(tmp_path: Path, file: str) -> None
 
 
 def test_an_archive_beside_its_contents(tmp_path: Path) -> None:
-    """A model of that name has priority; a folder of other files does not."""
+    """A model of that name has priority.
+
+    A folder of other files does not.
+    """
     found = scan(
         fill(
             tmp_path, "m.zip", "m/m.tflite", "n.tar", "n.tflite", "o.zip", "o/readme.md"
         )
     )
-    assert (versions(found["m"]), versions(found["n"])) == (
-        {"tflite": "m.tflite"},
-        {"tflite": "n.tflite"},
-    )
+    assert versions(found["m"]) == {"tflite": "m.tflite"}
+    assert versions(found["n"]) == {"tflite": "n.tflite"}
     assert str(found["o"].problem).startswith("o.zip is an archive")
 
 
 def test_a_pickle_beside_its_conversion(tmp_path: Path) -> None:
-    """The pickle is a version that is not served; unrelated and undeclared pickles are
-    none.
+    """The pickle is a version that is not served.
+
+    Unrelated and undeclared pickles are none.
     """
     files = [
         "iris.joblib",
@@ -526,20 +534,16 @@ def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
         "m"
     ]
     assert versions(entry) == {"a": "a.tflite", "b": "b.tflite"}
-    assert (entry.default_version, entry.versions["a"].options) == (
-        "b",
-        {"xnnpack": True},
-    )
+    assert entry.default_version == "b"
+    assert entry.versions["a"].options == {"xnnpack": True}
     assert all(version.problem is None for version in entry.versions.values())
 
 
 def test_a_manifest_without_versions(tmp_path: Path) -> None:
     """Without declared versions, the folder's files are the versions."""
     entry = scan(fill(tmp_path, "m/m.tflite", m='description = "d"'))["m"]
-    assert (versions(entry), entry.manifest.description) == (
-        {"tflite": "m.tflite"},
-        "d",
-    )
+    assert versions(entry) == {"tflite": "m.tflite"}
+    assert entry.manifest.description == "d"
 
 
 def test_a_manifest_without_models(tmp_path: Path) -> None:
@@ -706,7 +710,8 @@ def test_a_declared_file_that_cannot_be_served(
 @pytest.fixture
 def linked(tmp_path: Path) -> tuple[Path, Path]:
     """Create a models folder, and a model in a folder outside it."""
-    inside, outside = tmp_path / "models", tmp_path / "elsewhere"
+    inside = tmp_path / "models"
+    outside = tmp_path / "elsewhere"
     fill(inside, "real/1/m.tflite", "m/keep.txt")
     fill(outside, "m.tflite", "1/m.tflite")
     return inside, outside
@@ -798,9 +803,10 @@ def test_an_unreadable_folder(
     models = scan(Path())
     assert versions(models["good"]) == {"tflite": "good.tflite"}
     assert models["good"].versions["tflite"].problem is None
-    assert (models["m"].versions, models["m"].problem) == (
-        {},
-        "the folder m cannot be read: Permission denied; chmod u+rx it",
+    assert models["m"].versions == {}
+    assert (
+        models["m"].problem
+        == "the folder m cannot be read: Permission denied; chmod u+rx it"
     )
 
 
@@ -826,9 +832,8 @@ def test_too_many_versions_in_a_folder_of_one_format(tmp_path: Path) -> None:
         *(f"big/onnx/model_{number}.onnx" for number in range(MAX_VERSIONS + 1)),
     )
     entry = scan(tmp_path)["big"]
-    assert not entry.versions and f"holds {MAX_VERSIONS + 1} models" in str(
-        entry.problem
-    )
+    assert not entry.versions
+    assert f"holds {MAX_VERSIONS + 1} models" in str(entry.problem)
 
 
 def test_the_newest_of_too_many_numbered_versions_are_kept(tmp_path: Path) -> None:

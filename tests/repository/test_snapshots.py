@@ -76,9 +76,8 @@ def test_a_copy_is_complete(store: SnapshotStore, tmp_path: Path, name: str) -> 
         path.relative_to(own): path.read_bytes() for path in copies(tmp_path)
     } == originals
     taken.close()
-    assert (
-        copies(tmp_path) == [] and list((tmp_path / "state" / FOLDER).iterdir()) == []
-    )
+    assert copies(tmp_path) == []
+    assert list((tmp_path / "state" / FOLDER).iterdir()) == []
 
 
 def test_a_copy_is_private_and_immutable(store: SnapshotStore, tmp_path: Path) -> None:
@@ -89,7 +88,8 @@ def test_a_copy_is_private_and_immutable(store: SnapshotStore, tmp_path: Path) -
         oct(item.stat().st_mode & 0o777)
         for item in (taken.path.parent, taken.path.parent.parent)
     }
-    assert modes == {"0o700"} and taken.path.stat().st_mode & 0o777 == 0o400
+    assert modes == {"0o700"}
+    assert taken.path.stat().st_mode & 0o777 == 0o400
     path.write_bytes(b"other")
     taken.check()
     assert taken.path.read_bytes() == content
@@ -108,7 +108,8 @@ def test_a_copy_is_removed_with_its_last_reference(
     taken = store.take(version, entry.folder)
     other = taken
     del taken
-    assert len(copies(tmp_path)) == 1 and other.path.is_file()
+    assert len(copies(tmp_path)) == 1
+    assert other.path.is_file()
     del other
     assert copies(tmp_path) == []
 
@@ -143,7 +144,8 @@ def test_only_copies_of_killed_processes_are_removed(tmp_path: Path, end: str) -
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         assert process.stdout.readline() == b"taken\n"
         if end != "alive":
             process.stdin.close()
@@ -172,10 +174,8 @@ def test_a_changing_link_cannot_escape(
 ) -> None:
     """The checked file is copied, wherever the link points a moment later."""
     entry, version, path = one_file(tmp_path)
-    targets, resolve = (
-        [path.rename(path.with_name("own")), tmp_path / "secret"],
-        os.path.realpath,
-    )
+    targets = [path.rename(path.with_name("own")), tmp_path / "secret"]
+    resolve = os.path.realpath
     targets[1].write_bytes(bytes(1000))
     path.symlink_to(targets[0])
 
@@ -239,22 +239,25 @@ def test_a_file_written_during_the_copy_is_rejected(
         ApiError, match=r"m\.tflite are being written; ask again once they are there"
     ) as caught:
         store.take(version, entry.folder)
-    assert caught.value.code is ErrorCode.MODEL_NOT_READY and copies(tmp_path) == []
+    assert caught.value.code is ErrorCode.MODEL_NOT_READY
+    assert copies(tmp_path) == []
 
 
 def test_a_missing_state_folder_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy goes to the temporary folder; if that fails too, the reason is given."""
+    """The copy goes to the temporary folder.
+
+    If that fails too, the reason is given.
+    """
     entry, version, path = one_file(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     store = SnapshotStore(tmp_path / "file" / "state")
     taken = store.take(version, entry.folder)
-    assert taken.path.read_bytes() == path.read_bytes() and taken.path.is_relative_to(
-        tmp_path / "temporary"
-    )
+    assert taken.path.read_bytes() == path.read_bytes()
+    assert taken.path.is_relative_to(tmp_path / "temporary")
     taken.close()
     assert list((tmp_path / "temporary").iterdir()) == []
     shutil.rmtree(tmp_path / "temporary")
@@ -297,7 +300,5 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
         "there is no place for a private copy of m.tflite (1000 bytes): File too large; make room in"
         in done.stderr
     )
-    assert (
-        list((tmp_path / "state" / FOLDER).iterdir()) == []
-        and list(temporary.iterdir()) == []
-    )
+    assert list((tmp_path / "state" / FOLDER).iterdir()) == []
+    assert list(temporary.iterdir()) == []

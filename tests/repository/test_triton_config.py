@@ -39,7 +39,8 @@ def problem(folder: Path, text: str) -> str:
 
 def test_fields_of_every_form() -> None:
     config = parse(DENSENET)
-    assert config["name"] == ["densenet_onnx"] and config["max_batch_size"] == ["0"]
+    assert config["name"] == ["densenet_onnx"]
+    assert config["max_batch_size"] == ["0"]
     assert config["input"][0]["dims"] == ["3", "224", "224"]
     assert config["input"][0]["reshape"] == [{"shape": ["1", "3", "224", "224"]}]
 
@@ -47,9 +48,8 @@ def test_fields_of_every_form() -> None:
 def test_labels_are_used(tmp_path: Path) -> None:
     assert problem(tmp_path, DENSENET) == ""
     entry = scan(tmp_path)["m"]
-    assert entry.manifest.labels == "densenet_labels.txt" and list(entry.versions) == [
-        "1"
-    ]
+    assert entry.manifest.labels == "densenet_labels.txt"
+    assert list(entry.versions) == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,8 @@ def test_unsupported_fields_are_reported(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     found = problem(tmp_path, text)
-    assert reason in found and found.startswith("m/config.pbtxt")
+    assert reason in found
+    assert found.startswith("m/config.pbtxt")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
@@ -81,7 +82,8 @@ def test_line_ends_of_all_systems(tmp_path: Path, end: str) -> None:
     path.write_bytes(
         end.join(["# a comment", 'output { label_filename: "l.txt" }']).encode()
     )
-    assert read_config(path).labels == "l.txt" and read_config(path).problem is None
+    assert read_config(path).labels == "l.txt"
+    assert read_config(path).problem is None
     path.write_bytes(end.join(["# a comment", "`"]).encode())
     assert "line 2 is not a protocol" in str(read_config(path).problem)
 
@@ -90,7 +92,8 @@ def test_line_ends_of_all_systems(tmp_path: Path, end: str) -> None:
 def test_labels_outside_the_folder_are_ignored(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(f'output [ {{ label_filename: "{name}" }} ]')
-    assert read_config(path).labels is None and read_config(path).problem is None
+    assert read_config(path).labels is None
+    assert read_config(path).problem is None
 
 
 @pytest.mark.parametrize(

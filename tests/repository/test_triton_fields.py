@@ -129,17 +129,14 @@ def test_every_field_has_the_stated_effect(tmp_path: Path, row: ConfigField) -> 
         return
     entry = entry_of(tmp_path, text_of(row.path, value_of(row)))
     if row.treatment is Treatment.HARMLESS:
-        assert (entry.problem, entry.notes) == (
-            None,
-            (),
-        ) and entry.default_version == "3"
+        assert entry.problem is None
+        assert entry.notes == ()
+        assert entry.default_version == "3"
     elif row.treatment is Treatment.NAMED:
         assert (entry.problem, entry.notes) == (None, (f"{row.path} {row.text}",))
     else:
-        assert (
-            entry.problem == f"m/config.pbtxt: {row.path} {row.text}"
-            and not entry.versions
-        )
+        assert entry.problem == f"m/config.pbtxt: {row.path} {row.text}"
+        assert not entry.versions
 
 
 @pytest.mark.parametrize(
@@ -157,7 +154,8 @@ def test_a_field_with_its_default_value_has_no_effect(
 
 def test_the_table_lists_each_field_once() -> None:
     paths = [row.path for row in FIELDS]
-    assert len(paths) == len(set(paths)) and all(row.text for row in FIELDS)
+    assert len(paths) == len(set(paths))
+    assert all(row.text for row in FIELDS)
     assert set(APPLIED) == {
         row.path for row in FIELDS if row.treatment is Treatment.APPLIED
     }
@@ -218,9 +216,8 @@ def test_an_unknown_field_is_noted_once(tmp_path: Path, text: str, name: str) ->
 )
 def test_unsupported_values_are_named(tmp_path: Path, text: str, reason: str) -> None:
     entry = entry_of(tmp_path, text)
-    assert reason in str(entry.problem) and str(entry.problem).startswith(
-        "m/config.pbtxt"
-    )
+    assert reason in str(entry.problem)
+    assert str(entry.problem).startswith("m/config.pbtxt")
     assert not entry.versions
 
 
@@ -238,7 +235,8 @@ def test_a_batch_size_of_zero_means_no_batching(tmp_path: Path) -> None:
 
 def test_latest_is_one_version_by_default(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, "version_policy { latest { } }")
-    assert sorted(entry.withheld) == ["1", "2"] and entry.default_version == "3"
+    assert sorted(entry.withheld) == ["1", "2"]
+    assert entry.default_version == "3"
     assert (
         entry.withheld["1"] == "m/config.pbtxt: version_policy offers the latest 1 only"
     )
