@@ -41,7 +41,8 @@ time.
 HTTP_SHARE = 0.1
 """HTTP costs several times as much as the socket, most of it in the client."""
 
-PEERS, UNDER_WAY = 4, 12
+PEERS = 4
+UNDER_WAY = 12
 """Socket connections and pending requests on each.
 
 HTTP uses as many connections, and all fit.
@@ -54,7 +55,8 @@ MODELS_ASKED = {
     "diabetes/versions/tflite": ("features", (10,)),
     "alone/versions/tflite": ("features", (3,)),
 }
-BATCHED, ALONE = ("digits", "tflite"), ("alone", "tflite")
+BATCHED = ("digits", "tflite")
+ALONE = ("alone", "tflite")
 ID = b'"id":"00000000"'
 Outcome = Counter[str]
 
@@ -92,71 +94,77 @@ class Case:
         return "right" if agrees({"y": found}, {"y": self.expected}) else "WRONG"
 
 
+Job = tuple[Callable[[Server, list[Case], int, int], Outcome], int]
+
+
 def _id(number: int) -> int:
     return number * (number % 2)
 
 
+def make_request(path: str, number: int, draw: np.random.Generator) -> InferRequest:
+    """Return a request of one to three rows, sometimes of a camera or urgent."""
+    name, shape = MODELS_ASKED[path]
+    largest = 1 if name == "image" else 5
+    rows = draw.random((1 + number % 3, *shape), np.float32) * largest
+    parameters: dict[str, Any] = {}
+    if number % 10 == 0:
+        parameters["stream"] = f"s{number % 4}"
+    elif number % 10 == 1:
+        parameters["priority"] = 1 + number % 8
+    return InferRequest(
+        inputs=[to_tensor(name, rows)],
+        parameters=parameters,
+        id="00000000",
+        binary_output=True,
+    )
+
+
+def make_case(server: Server, path: str, request: InferRequest) -> Case:
+    """Return a request with its answer without load."""
+    encoded = oip.encode_infer_request(request)
+    body = b"".join(encoded.chunks)
+    assert encoded.json_length is not None
+    assert body.count(ID) == 1
+    target = f"POST /v2/models/{path}/infer"
+    with server.connect() as peer:
+        answer = peer.call(target, body, json_length=encoded.json_length)
+    assert answer.status == 200, answer.body
+    response = oip.decode_infer_response(answer.body, answer.json_length)
+    return Case(path, body, encoded.json_length, to_array(response.outputs[0]))
+
+
 def make_cases(server: Server) -> list[Case]:
     """Return inputs of one to three rows, some from a camera and some urgent."""
-    draw, listed = np.random.default_rng(2), []
-    for path, (name, shape) in MODELS_ASKED.items():
+    draw = np.random.default_rng(2)
+    listed = []
+    for path in MODELS_ASKED:
         for number in range(120):
-            rows = draw.random((1 + number % 3, *shape), np.float32) * (
-                1 if name == "image" else 5
-            )
-            parameters: dict[str, Any] = {
-                0: {"stream": f"s{number % 4}"},
-                1: {"priority": 1 + number % 8},
-            }.get(number % 10, {})
-            request = InferRequest(
-                inputs=[to_tensor(name, rows)],
-                parameters=parameters,
-                id="00000000",
-                binary_output=True,
-            )
-            encoded = oip.encode_infer_request(request)
-            body = b"".join(encoded.chunks)
-            assert encoded.json_length is not None and body.count(ID) == 1
-            with server.connect() as peer:
-                answer = peer.call(
-                    f"POST /v2/models/{path}/infer",
-                    body,
-                    json_length=encoded.json_length,
-                )
-            assert answer.status == 200, answer.body
-            found = to_array(
-                oip.decode_infer_response(answer.body, answer.json_length).outputs[0]
-            )
-            listed.append(Case(path, body, encoded.json_length, found))
+            request = make_request(path, number, draw)
+            listed.append(make_case(server, path, request))
     return listed
 
 
 def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
     """Send overlapping requests on one connection; answers come in any order."""
-    draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
+    draw = random.Random(seed)
+    ended = Outcome()
+    deadline = time.monotonic() + ALLOWED_S
     under_way: dict[int, Case] = {}
     with server.connect() as peer:
         for left in range(count, -UNDER_WAY, -1):
             if left > 0:
                 case = draw.choice(cases)
-                number = peer.last_id + 1
+                body = case.numbered(peer.last_id + 1)
                 target = f"POST /v2/models/{case.path}/infer"
-                under_way[
-                    peer.ask(
-                        target, case.numbered(number), json_length=case.json_length
-                    )
-                ] = case
+                number = peer.ask(target, body, json_length=case.json_length)
+                under_way[number] = case
             if under_way and (left <= 0 or len(under_way) >= UNDER_WAY):
                 answer = peer.answer()
-                case = under_way.pop(answer.request_id)
-                ended[
-                    case.judge(
-                        answer.request_id,
-                        answer.status,
-                        answer.body,
-                        answer.json_length,
-                    )
-                ] += 1
+                number = answer.request_id
+                case = under_way.pop(number)
+                length = answer.json_length
+                judged = case.judge(number, answer.status, answer.body, length)
+                ended[judged] += 1
             assert time.monotonic() < deadline
     assert not under_way
     return ended
@@ -164,7 +172,9 @@ def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outc
 
 def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
     """Send one request after the other on one connection."""
-    draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
+    draw = random.Random(seed)
+    ended = Outcome()
+    deadline = time.monotonic() + ALLOWED_S
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     for number in range(1, count + 1):
         case = draw.choice(cases)
@@ -176,10 +186,8 @@ def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcom
             "POST", f"/v2/models/{case.path}/infer", case.numbered(number), headers
         )
         answer = connection.getresponse()
-        body, length = (
-            answer.read(),
-            answer.getheader("Inference-Header-Content-Length"),
-        )
+        body = answer.read()
+        length = answer.getheader("Inference-Header-Content-Length")
         ended[
             case.judge(number, answer.status, body, int(length) if length else None)
         ] += 1
@@ -205,32 +213,38 @@ def request_and_run_counts(server: Server, name: str, version: str) -> tuple[int
     return found["inference_stats"]["success"]["count"], found["execution_count"]
 
 
+def run_jobs(server: Server, jobs: list[Job]) -> Outcome:
+    """Run jobs at once; return the number of each outcome."""
+    cases = make_cases(server)
+    ended = Outcome()
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        futures = []
+        for seed, (job, count) in enumerate(jobs):
+            futures.append(pool.submit(job, server, cases, count, seed))
+        for future in futures:
+            ended += future.result()
+    return ended
+
+
+def print_runs(server: Server) -> None:
+    """Print the requests and runs of each version."""
+    for path in MODELS_ASKED:
+        name, _, version = path.split("/")
+        answers, runs = request_and_run_counts(server, name, version)
+        print(path, f"{answers} answers in {runs} runs")
+
+
 def test_each_request_gets_its_own_answer(
     new_server: StartServer, models: Path
 ) -> None:
     server = new_server(models)
-    cases = make_cases(server)
     over_http = int(REQUESTS * HTTP_SHARE) // PEERS
     over_socket = REQUESTS // PEERS - over_http
-    jobs: list[tuple[Callable[[Server, list[Case], int, int], Outcome], int]]
-    jobs = [(ask_socket, over_socket), (ask_http, over_http)] * PEERS
-    ended, began = Outcome(), time.monotonic()
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        futures = [
-            pool.submit(job, server, cases, count, seed)
-            for seed, (job, count) in enumerate(jobs)
-        ]
-        for future in futures:
-            ended += future.result()
+    jobs: list[Job] = [(ask_socket, over_socket), (ask_http, over_http)] * PEERS
+    began = time.monotonic()
+    ended = run_jobs(server, jobs)
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
-    for path in MODELS_ASKED:
-        name, _, version = path.split("/")
-        print(
-            path,
-            "{} answers in {} runs".format(
-                *request_and_run_counts(server, name, version)
-            ),
-        )
+    print_runs(server)
     note(
         "requests at once, both transports, content compared",
         f"{dict(ended)} (409: replaced in its stream)",

@@ -17,7 +17,8 @@ from conftest import MODELS, start_server
 pytestmark = pytest.mark.live
 
 OWN = ("pocketserve", "pocketserve_wire")
-MAX_READY, MAX_ANSWERED = 130, 167
+MAX_READY = 130
+MAX_ANSWERED = 167
 """Limits for our own modules and packages: in a ready server, and after one TFLite run.
 """
 
@@ -57,7 +58,10 @@ def modules_of_numpy() -> set[str]:
 
 
 def test_a_start_imports_few_modules(tmp_path: Path) -> None:
-    """Import optional modules late; raise a limit here only for a good reason."""
+    """Import optional modules late.
+
+    Raise a limit here only for a good reason.
+    """
     # The first start creates the token and tries the model's file, which needs more
     # modules.
     for _ in range(2):

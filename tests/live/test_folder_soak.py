@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import StartServer
+from conftest import Server, StartServer
 from numbered_models import DEADLINE_S
 from pocketserve_client import Client
 from pocketserve_client.errors import ServerError
@@ -20,6 +20,137 @@ from soaking import note, rounds
 pytestmark = pytest.mark.soak
 
 CHANGES = 8  # of one round
+
+
+class Folder:
+    """The folder of a regression, with two contents of its file.
+
+    Attributes:
+        path: the folder.
+        one: the model's content.
+        two: the same model with a larger bias.
+    """
+
+    def __init__(self, path: Path, bias: float) -> None:
+        self.path = path
+        self.one = (path / "petals.tflite").read_bytes()
+        old_bias = np.float32(bias)
+        new_bias = np.float32(old_bias + 1)
+        self.two = self.one.replace(old_bias.tobytes(), new_bias.tobytes())
+        self._aside = path.with_name("aside")
+        shutil.rmtree(path)
+        path.mkdir()
+
+    def write(self, content: bytes) -> None:
+        """Write the model's file in place."""
+        (self.path / "m.tflite").write_bytes(content)
+
+    def break_manifest(self) -> None:
+        """Add an invalid manifest."""
+        (self.path / "model.toml").write_text("[")
+
+    def repair_manifest(self) -> None:
+        """Remove the invalid manifest."""
+        (self.path / "model.toml").unlink()
+
+    def replace(self, content: bytes) -> None:
+        """Replace the model's file atomically."""
+        (self.path / ".fresh").write_bytes(content)
+        (self.path / ".fresh").replace(self.path / "m.tflite")
+
+    def hide(self) -> None:
+        """Rename the folder."""
+        self.path.rename(self._aside)
+
+    def restore(self) -> None:
+        """Undo :meth:`hide`."""
+        self._aside.rename(self.path)
+
+
+class Answers:
+    """The allowed answers of the model, and clients that check them."""
+
+    def __init__(self, server: Server, old: object, new: object) -> None:
+        self.old = old
+        self.new = new
+        self.faults: list[object] = []
+        self._server = server
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start a client of each transport."""
+        for transport in ("http", "socket"):
+            thread = threading.Thread(target=self._ask, args=(transport,))
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the clients."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(120)
+
+    def _ask(self, transport: str) -> None:
+        port = self._server.ready[transport]["port"]
+        url = f"{transport}://127.0.0.1:{port}"
+        with Client(url, self._server.token) as client:
+            while not self._over.is_set():
+                found = answer(client)
+                if found not in (self.old, self.new, "MODEL_NOT_FOUND"):
+                    self.faults.append(found)
+
+    def wait_for(self, client: Client, expected: object) -> None:
+        """Poll until the model gives this answer.
+
+        The old version answers meanwhile.
+        """
+        deadline = time.monotonic() + DEADLINE_S
+        found = answer(client)
+        while found != expected:
+            assert found in (self.old, self.new), found
+            assert time.monotonic() < deadline, found
+            found = answer(client)
+
+
+def answer(client: Client) -> object:
+    """Return the model's answer to zeros, or the error's code."""
+    try:
+        return client.predict("petals", [0, 0, 0])["predictions"]
+    except ServerError as error:
+        return error.code
+
+
+def answer_to(client: Client, folder: Folder, content: bytes) -> object:
+    """Return the answer of a model with this content."""
+    folder.write(content)
+    client.load("petals")
+    found = answer(client)
+    assert isinstance(found, list)
+    return found
+
+
+def change_folder(
+    folder: Folder, client: Client, answers: Answers, length: int
+) -> None:
+    """Make :data:`CHANGES` changes and check the answer after each."""
+    folder.write(folder.one)
+    answers.wait_for(client, answers.old)
+    folder.write(folder.one[:length])
+    assert answer(client) == answers.old
+    folder.break_manifest()
+    assert answer(client) == answers.old
+    folder.repair_manifest()
+    folder.replace(folder.two)
+    answers.wait_for(client, answers.new)
+    folder.hide()
+    assert answer(client) == "MODEL_NOT_FOUND"
+    folder.restore()
+    answers.wait_for(client, answers.new)
+
+
+def count_descriptors(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
 def test_changes_under_load_give_no_wrong_answer(
@@ -31,79 +162,29 @@ def test_changes_under_load_give_no_wrong_answer(
     another change.
     """
     server = new_server(models_copy, "--state-dir", str(tmp_path / "state"))
-    folder, aside = models_copy / "petals", models_copy / "aside"
-    one = (folder / "petals.tflite").read_bytes()
-    (bias,) = np.array([_answer_to_zeros(server.url, server.token)], np.float32)
-    two = one.replace(bias.tobytes(), np.float32(bias + 1).tobytes())
-    shutil.rmtree(folder)
-    folder.mkdir()
-    over, faults = threading.Event(), list[object]()
-
-    def answer(client: Client) -> object:
-        try:
-            return client.predict("petals", [0, 0, 0])["predictions"]
-        except ServerError as error:
-            return error.code
-
-    def ask(transport: str) -> None:
-        with Client(
-            f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token
-        ) as client:
-            while not over.is_set():
-                if (found := answer(client)) not in (old, new, "MODEL_NOT_FOUND"):
-                    faults.append(found)
-
-    def await_answer(expected: object) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while (
-            found := answer(client)
-        ) != expected:  # the old version answers while the new one loads
-            assert found in (old, new) and time.monotonic() < deadline, found
-
+    bias = _answer_to_zeros(server.url, server.token)
+    folder = Folder(models_copy / "petals", bias)
     with Client(server.url, server.token) as client:
-        (folder / "m.tflite").write_bytes(two)
-        client.load("petals")
-        new = answer(client)
-        (folder / "m.tflite").write_bytes(one)
-        client.load("petals")
-        old = answer(client)
-        assert isinstance(old, list) and isinstance(new, list) and old != new
-        descriptors, turns = (
-            len(os.listdir(f"/proc/{server.process.pid}/fd")),
-            rounds(3, 150),
-        )
-        threads = [
-            threading.Thread(target=ask, args=(transport,))
-            for transport in ("http", "socket")
-        ]
-        for thread in threads:
-            thread.start()
+        new = answer_to(client, folder, folder.two)
+        old = answer_to(client, folder, folder.one)
+        assert old != new
+        answers = Answers(server, old, new)
+        descriptors = count_descriptors(server)
+        turns = rounds(3, 150)
+        answers.start()
         try:
             for turn in range(turns):
-                (folder / "m.tflite").write_bytes(one)
-                await_answer(old)
-                (folder / "m.tflite").write_bytes(one[: 50 + turn])
-                assert answer(client) == old
-                (folder / "model.toml").write_text("[")
-                assert answer(client) == old
-                (folder / "model.toml").unlink()
-                (folder / ".fresh").write_bytes(two)
-                (folder / ".fresh").replace(folder / "m.tflite")
-                await_answer(new)
-                folder.rename(aside)
-                assert answer(client) == "MODEL_NOT_FOUND"
-                aside.rename(folder)
-                await_answer(new)
+                change_folder(folder, client, answers, 50 + turn)
         finally:
-            over.set()
-            for thread in threads:
-                thread.join(120)
-        left = len(os.listdir(f"/proc/{server.process.pid}/fd")) - descriptors
-    assert faults == [] and left < 20
+            answers.stop()
+        left = count_descriptors(server) - descriptors
+    assert answers.faults == []
+    assert left < 20
     assert len(list((tmp_path / "state" / "snapshots").iterdir())) <= 2
     note(
         "changes of a folder under load",
-        f"{turns * CHANGES} changes, {len(faults)} wrong answers, {left} descriptors left",
+        f"{turns * CHANGES} changes, {len(answers.faults)} wrong answers, "
+        f"{left} descriptors left",
     )
 
 

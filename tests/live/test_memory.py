@@ -77,7 +77,8 @@ def _send_rounds(server: Server, rounds: int) -> None:
     round.
     """
     picture = (MODELS / "digits" / "samples" / "7.png").read_bytes()
-    one, many = np.zeros((1, 8, 8, 1), np.float32), np.zeros((16, 8, 8, 1), np.float32)
+    one = np.zeros((1, 8, 8, 1), np.float32)
+    many = np.zeros((16, 8, 8, 1), np.float32)
     with Client(server.url, server.token) as client:
         for _ in range(rounds):
             assert client.predict("digits", picture)["predictions"][0]["label"] == "7"

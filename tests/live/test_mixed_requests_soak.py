@@ -39,7 +39,8 @@ ALLOWED_S = 900.0
 time.
 """
 
-THREADS, HANDFUL = 12, 5
+THREADS = 12
+HANDFUL = 5
 """Number of requests that each thread starts before it reads an answer.
 
 All fit in the queue.
@@ -51,7 +52,8 @@ INPUTS = {
     "diabetes": ("features", (10,)),
     "digits": ("image", (8, 8, 1)),
 }
-BAD_SHAPE, BAD_MODEL = ("INVALID_TENSOR", "INVALID_INPUT"), ("MODEL_NOT_FOUND",)
+BAD_SHAPE = ("INVALID_TENSOR", "INVALID_INPUT")
+BAD_MODEL = ("MODEL_NOT_FOUND",)
 
 Array = npt.NDArray[Any]
 Fetch = Callable[[], Array]
@@ -118,7 +120,8 @@ def weights(model: str) -> dict[str, Array]:
 
 def compute(model: str, rows: Array) -> Array:
     """Compute a model's answer as defined in its ``model.py``."""
-    given, values = weights(model), rows.astype(np.float64)
+    given = weights(model)
+    values = rows.astype(np.float64)
     if model != "digits":
         return np.asarray(values @ given["weight"].T + given["bias"])
     for layer, is_pooled in (("conv1", False), ("conv2", True), ("conv3", True)):
@@ -256,11 +259,9 @@ def work(
     server: Server, shared: dict[str, Client], thread: int, count: int
 ) -> Counter[str]:
     """Send requests, a handful at a time, and read their answers out of order."""
-    draw, order, outcomes = (
-        np.random.default_rng((7, thread)),
-        random.Random(thread),
-        Counter[str](),
-    )
+    draw = np.random.default_rng((7, thread))
+    order = random.Random(thread)
+    outcomes = Counter[str]()
     deadline = time.monotonic() + ALLOWED_S
     with closing(Caller(server, shared)) as caller:
         for begin in range(0, count, HANDFUL):
@@ -289,7 +290,8 @@ def test_the_check_detects_a_swapped_answer() -> None:
 
 @pytest.mark.live
 def test_each_request_gets_its_own_answer_or_error(server: Server) -> None:
-    outcomes, begin = Counter[str](), time.monotonic()
+    outcomes = Counter[str]()
+    begin = time.monotonic()
     urls = {"socket": f"socket://127.0.0.1:{server.socket_port}", "http": server.url}
     shared = {
         name: Client(url, token=server.token, reconnect=0) for name, url in urls.items()

@@ -157,7 +157,8 @@ def ask_all(
 
     The good model must answer after each.
     """
-    served, refusals = 0, []
+    served = 0
+    refusals = []
     with Client(server.url, server.token, timeout=180) as client:
         for name, kind in _names(kinds):
             try:
@@ -171,39 +172,54 @@ def ask_all(
     return served, refusals
 
 
+def own_files(models: Path) -> set[Path]:
+    """Return the files of a folder without Python's caches."""
+    return {path for path in models.rglob("*") if "__pycache__" not in path.parts}
+
+
+def start_servers(new_server: StartServer, models: Path) -> list[Server]:
+    """Start one server for each share of the kinds."""
+    servers = []
+    for number, packages in enumerate(IMPORTED):
+        state = models.parent / f"state-{number}"
+        options = ("--state-dir", str(state), "--trial-timeout", "60")
+        program = (str(FORKED), packages) if FULL else ("-m", "pocketserve")
+        servers.append(new_server(models, *options, program=program))
+    return servers
+
+
+def test_the_mutations_are_100_in_a_round() -> None:
+    assert sum(COUNTS.values()) == 100
+    assert sorted(kind for kinds in SHARES for kind in kinds) == sorted(COUNTS)
+
+
 def test_mutated_files_do_no_harm(
     new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]
 ) -> None:
-    """Each is rejected with one sentence or served. Nothing else is written."""
+    """Each is rejected with one sentence or served.
+
+    Nothing else is written.
+    """
     models, versions = damaged
-    assert (
-        sum(COUNTS.values())
-        == 100
-        == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
-    )
-    before = {path for path in models.rglob("*") if "__pycache__" not in path.parts}
-    servers = []
-    for number, packages in enumerate(IMPORTED):
-        options = (
-            "--state-dir",
-            str(models.parent / f"state-{number}"),
-            "--trial-timeout",
-            "60",
-        )
-        program = (str(FORKED), packages) if FULL else ("-m", "pocketserve")
-        servers.append(new_server(models, *options, program=program))
+    before = own_files(models)
+    servers = start_servers(new_server, models)
     with ThreadPoolExecutor(len(SHARES)) as pool:
         results = list(pool.map(ask_all, servers, SHARES, [versions] * len(SHARES)))
-    assert [server.process.poll() for server in servers] == [None] * len(SHARES)
-    served = sum(count for count, _ in results)
-    refusals = [error for _, errors in results for error in errors]
-    assert served + len(refusals) == 100 * TIMES and len(refusals) > 20 * TIMES
+    for server in servers:
+        assert server.process.poll() is None
+    served = 0
+    rejections: list[ServerError] = []
+    for count, errors in results:
+        served += count
+        rejections += errors
+    assert served + len(rejections) == 100 * TIMES
+    assert len(rejections) > 20 * TIMES
     note(
         "damaged model files, all formats",
-        f"{100 * TIMES}: {served} served, {len(refusals)} refused, 0 deaths",
+        f"{100 * TIMES}: {served} served, {len(rejections)} refused, 0 deaths",
     )
-    assert {error.status for error in refusals} == {503}
-    assert all(len(str(error)) > 40 and "\n" not in str(error) for error in refusals)
-    assert {
-        path for path in models.rglob("*") if "__pycache__" not in path.parts
-    } == before
+    for error in rejections:
+        assert error.status == 503
+        assert len(str(error)) > 40
+        assert "\n" not in str(error)
+    assert own_files(models) == before

@@ -58,48 +58,44 @@ URGENT = {
 }
 
 
+def assert_background_is_rejected(server, peer, path, document):
+    """Check that both transports reject a background request with a retry time."""
+    rejected = server.call("POST", path, json=document)
+    assert rejected.status_code == 503, rejected.text
+    assert rejected.headers["Retry-After"] == "60"
+    assert rejected.json()["code"] == "LOW_POWER"
+    assert "--low-power off" in rejected.json()["error"]
+    answer = peer.call(f"POST {path}", json.dumps(document).encode())
+    assert answer.status == 503
+    assert answer.document == rejected.json()
+    assert answer.ext[Extension.RETRY_AFTER_MS] == encode_retry_after(60_000)
+
+
 def test_low_power_over_both_transports(new_server):
     """The setting halves the threads and rejects background requests with a retry time."""
     server = new_server(MODELS, "--low-power", "on", "--threads", "4")
     with server.connect() as peer:
         for path, document in BACKGROUND.items():
-            refused = server.call("POST", path, json=document)
-            assert (refused.status_code, refused.headers["Retry-After"]) == (
-                503,
-                "60",
-            ), refused.text
-            assert (
-                refused.json()["code"] == "LOW_POWER"
-                and "--low-power off" in refused.json()["error"]
-            )
-            answer = peer.call(f"POST {path}", json.dumps(document).encode())
-            assert (answer.status, answer.document) == (503, refused.json())
-            assert answer.ext[Extension.RETRY_AFTER_MS] == encode_retry_after(60_000)
-        assert server.call(
-            "POST", "/v2/models/petals/infer", json=URGENT["/v2/models/petals/infer"]
-        ).ok
+            assert_background_is_rejected(server, peer, path, document)
+        infer = "/v2/models/petals/infer"
+        assert server.call("POST", infer, json=URGENT[infer]).ok
         for path, document in URGENT.items():
             assert server.call("POST", path, json=document).status_code == 200
-            assert (
-                peer.call(f"POST {path}", json.dumps(document).encode()).status == 200
-            )
+            answer = peer.call(f"POST {path}", json.dumps(document).encode())
+            assert answer.status == 200
     found = metrics(server)
-    assert (
-        found[threads()] == 2
-        and found[low("asked")] == 1
-        and found[low("battery")] == found[low("heat")] == 0
-    )
-    refused_requests = (
+    assert found[threads()] == 2
+    assert found[low("asked")] == 1
+    assert found[low("battery")] == 0
+    assert found[low("heat")] == 0
+    rejected_requests = (
         'pocketserve_requests_total{model="petals",outcome="refused",version="tflite"}'
     )
-    assert found[refused_requests] == 2 * len(BACKGROUND)
-    assert (
-        server.call("GET", "/v2").json()["low_power"] == "the setting low_power is on"
-    )
-    assert server.call("GET", "/v2/health/ready").json() == {
-        "live": True,
-        "ready": True,
-    }
+    assert found[rejected_requests] == 2 * len(BACKGROUND)
+    description = server.call("GET", "/v2").json()
+    assert description["low_power"] == "the setting low_power is on"
+    health = server.call("GET", "/v2/health/ready").json()
+    assert health == {"live": True, "ready": True}
     assert server.stop() == 0
 
 
@@ -114,32 +110,31 @@ def program(folder: Path, script: str) -> dict[str, str]:
 
 def test_a_low_battery_reduces_threads(new_server, tmp_path):
     """Termux's program is run soon after the first request, never before it."""
-    asked = tmp_path / "asked"
-    says = f"""echo >> {asked}; echo '{{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 30.1}}'"""
-    server = new_server(
-        MODELS, "--threads", "2", environment=program(tmp_path / "bin", says)
-    )
-    assert metrics(server)[low("battery")] == 0 and not asked.exists()
+    runs = tmp_path / "asked"
+    status = '{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 30.1}'
+    environment = program(tmp_path / "bin", f"echo >> {runs}; echo '{status}'")
+    server = new_server(MODELS, "--threads", "2", environment=environment)
+    assert metrics(server)[low("battery")] == 0
+    assert not runs.exists()
+
     path = "/predictions/petals"
     assert server.call("POST", path, json=ROW).status_code == 200
     until(lambda: metrics(server)[low("battery")] == 1)
     until(lambda: metrics(server)[threads()] == 1)
     found = metrics(server)
     assert found["pocketserve_memory_budget_bytes"] > 0
-    assert (
-        found["pocketserve_battery_charge_ratio"],
-        found["pocketserve_battery_celsius"],
-    ) == (0.09, 30.1)
-    refused = server.call("POST", f"{path}?priority=9", json=ROW)
-    assert (refused.status_code, refused.json()["code"]) == (503, "LOW_POWER")
-    assert 1 <= int(refused.headers["Retry-After"]) <= 300
+    assert found["pocketserve_battery_charge_ratio"] == 0.09
+    assert found["pocketserve_battery_celsius"] == 30.1
+
+    rejected = server.call("POST", f"{path}?priority=9", json=ROW)
+    assert rejected.status_code == 503
+    assert rejected.json()["code"] == "LOW_POWER"
+    assert 1 <= int(rejected.headers["Retry-After"]) <= 300
     assert server.call("POST", path, json=ROW).status_code == 200
     log = server.log.read_text()
-    assert (
-        log.count("low power (the battery is at 9 %)") == 1
-        and "runs with 1 threads now" in log
-    )
-    assert len(asked.read_text()) == 1
+    assert log.count("low power (the battery is at 9 %)") == 1
+    assert "runs with 1 threads now" in log
+    assert len(runs.read_text()) == 1
     assert server.stop() == 0
 
 
@@ -158,7 +153,8 @@ def test_a_battery_program_that_hangs_delays_no_request_and_is_ended(
             ).status
             == 200
         )
-    assert Path(f"/proc/{pid}").exists() and server.stop() == 0
+    assert Path(f"/proc/{pid}").exists()
+    assert server.stop() == 0
     until(lambda: not runs(pid))
 
 
@@ -210,8 +206,9 @@ def bind(pid: int, usable: list[int]) -> None:
 
 
 def serves_with(server: Server, peer: Framed, version: str, wanted: float) -> bool:
-    """Send a request, which makes the server check its cores; return whether the model
-    has this number of threads.
+    """Send a request, which makes the server check its cores.
+
+    Return whether the model has this number of threads.
     """
     answer = peer.call(
         f"POST /predictions/petals?version={version}", json.dumps(ROW).encode()

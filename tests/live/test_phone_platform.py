@@ -35,7 +35,10 @@ BROKEN = {
 
 
 def site(folder: Path, **modules: str) -> dict[str, str]:
-    """Create modules that shadow installed ones; return the environment that uses them."""
+    """Create modules that shadow installed ones.
+
+    Return the environment that uses them.
+    """
     folder.mkdir()
     for name, code in modules.items():
         (folder / f"{name}.py").write_text(code)
@@ -102,8 +105,9 @@ def test_the_server_and_commands_work_on_android(new_server, tmp_path):
 
 
 def test_tflite_runtime_alone_suffices_on_android(new_server, tmp_path):
-    """``pkg`` installs one runtime under Termux's name; the others are reported
-    missing.
+    """``pkg`` installs one runtime under Termux's name.
+
+    The others are reported missing.
     """
     absent = ["ai_edge_litert", "tensorflow", "torch", "onnxruntime", "executorch"]
     own = site(
@@ -165,7 +169,10 @@ def test_only_pictures_need_pillow(new_server, tmp_path):
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_framework_fails_only_its_own_requests(new_server, tmp_path, fault):
-    """The server lists its models; a request that needs the framework gets the reason."""
+    """The server lists its models.
+
+    A request that needs the framework gets the reason.
+    """
     shadows = dict.fromkeys(
         ("ai_edge_litert", "tflite_runtime", "tensorflow", "torch", "onnxruntime"),
         BROKEN[fault],

@@ -92,7 +92,10 @@ class Folder:
         self.current: Answer = ("1", 1.0)
 
     def expect(self, answer: Answer, change: Callable[[], object]) -> None:
-        """Make a change; until the new answer arrives, the former one is right too."""
+        """Make a change.
+
+        Until the new answer arrives, the former one is right too.
+        """
         self.load.allowed |= {answer}
         change()
         await_that(lambda: ask(self.client) == answer)
@@ -170,7 +173,8 @@ class Folder:
 
     def one_after_the_other(self) -> None:
         """Add several versions while one is being loaded."""
-        first, last = self.number + 1, self.number + 3
+        first = self.number + 1
+        last = self.number + 3
         self.load.allowed |= {
             (str(number), float(number)) for number in range(first, last)
         }
@@ -212,7 +216,8 @@ def test_changing_versions_fails_no_request(
     put(root, 1, times(1.0))
     server = new_server(root, "--state-dir", str(tmp_path / "state"))
     load = Load(server, {("1", 1.0)})
-    changes, began = rounds(14, 1000), time.monotonic()
+    changes = rounds(14, 1000)
+    began = time.monotonic()
     with Client(server.url, server.token) as client:
         folder = Folder(root, load, client)
         assert ask(client) == folder.current
@@ -233,7 +238,8 @@ def test_changing_versions_fails_no_request(
                 assert load.faults == []
         finally:
             load.stop()
-    assert load.faults == [] and load.answers > changes
+    assert load.faults == []
+    assert load.answers > changes
     seconds = time.monotonic() - began
     note(
         "versions that change under load",
