@@ -46,8 +46,10 @@ def test_a_child_answers_frames() -> None:
     """Payloads may exceed a pipe's buffer; the child ends when the pipe is closed."""
     streams = Streams(subprocess.PIPE, subprocess.PIPE, None)
     with running([sys.executable, "-c", ECHO], streams) as child:
-        stdin, stdout = child.process.stdin, child.process.stdout
-        assert stdin is not None and stdout is not None
+        stdin = child.process.stdin
+        stdout = child.process.stdout
+        assert stdin is not None
+        assert stdout is not None
         pipe = FramePipe(stdout.fileno(), stdin.fileno(), 1000, 1 << 24)
         for size in (0, 1, 3 << 20):
             data = os.urandom(size)

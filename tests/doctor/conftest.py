@@ -14,7 +14,8 @@ def _load() -> ModuleType:
     """Import the module beside this file without changing the path."""
     path = Path(__file__).with_name("fake_phone.py")
     spec = importlib.util.spec_from_file_location("doctor_fake_phone", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["doctor_fake_phone"] = module
     spec.loader.exec_module(module)

@@ -24,7 +24,8 @@ GOOD_PACKAGES = (
     *("flask", "waitress", "requests", "platformdirs", "prometheus_client"),
     "PIL/Image",
 )
-LITTLE, BIG = 1_800_000, 3_000_000
+LITTLE = 1_800_000
+BIG = 3_000_000
 NOW = 1_790_000_000.0
 
 

@@ -402,9 +402,8 @@ def test_a_taken_port_is_reported_with_its_owner(phone):
         port = listener.getsockname()[1]
         phone.environ["POCKETSERVE_HTTP_PORT"] = str(port)
         (unknown,) = phone.complaints()
-        assert (
-            "taken by another app" in unknown.sentence and "--http-port" in unknown.fix
-        )
+        assert "taken by another app" in unknown.sentence
+        assert "--http-port" in unknown.fix
         phone.file(
             "root/proc/net/tcp",
             f"head\n 0: 0100007F:{port:04X} 00000000:0000 0A 0:0 0:0 0 10234 0 5555 1\n",
@@ -413,10 +412,8 @@ def test_a_taken_port_is_reported_with_its_owner(phone):
         (phone.base / "root/proc/77/fd").mkdir()
         (phone.base / "root/proc/77/fd/3").symlink_to("socket:[5555]")
         (known,) = phone.complaints()
-        assert (
-            "taken by squatter (process 77)" in known.sentence
-            and "kill 77" in known.fix
-        )
+        assert "taken by squatter (process 77)" in known.sentence
+        assert "kill 77" in known.fix
 
 
 def test_a_running_server_may_use_its_own_port(phone):
@@ -437,17 +434,17 @@ def server_finding(phone, **options):
 def test_a_missing_server_is_a_problem_only_at_a_named_address(phone):
     url = f"http://127.0.0.1:{phone.environ['POCKETSERVE_HTTP_PORT']}"
     finding = server_finding(phone)
-    assert (finding.level, finding.fix) == (Level.OK, "pocketserve serve")
+    assert finding.level == Level.OK
+    assert finding.fix == "pocketserve serve"
     assert finding.sentence == f"no server runs at {url} (connection refused)"
     for other in (url, url.replace("http", "socket")):
         finding = server_finding(phone, url=other)
-        assert (
-            finding.level is Level.WARNING
-            and f"no server runs at {other}, where --url says" in finding.sentence
-        )
+        assert finding.level is Level.WARNING
+        assert f"no server runs at {other}, where --url says" in finding.sentence
         phone.environ["POCKETSERVE_URL"] = other
         finding = server_finding(phone)
-        assert finding.level is Level.WARNING and "unset POCKETSERVE_URL" in finding.fix
+        assert finding.level is Level.WARNING
+        assert "unset POCKETSERVE_URL" in finding.fix
         del phone.environ["POCKETSERVE_URL"]
     for nonsense in (
         "127.0.0.1:8470",
@@ -482,26 +479,20 @@ def test_another_program_at_the_servers_address_is_reported(phone, status, told)
         thread.start()
         finding = server_finding(phone, url=f"http://127.0.0.1:{other.server_port}")
         thread.join(120)
-    assert (
-        finding.level is Level.WARNING
-        and f"something else answers there, {told}" in finding.sentence
-    )
+    assert finding.level is Level.WARNING
+    assert f"something else answers there, {told}" in finding.sentence
 
 
 def test_a_server_at_its_address_is_fine(phone, server):
     phone.environ["POCKETSERVE_HTTP_PORT"] = str(server.ready["http"]["port"])
     finding = server_finding(phone)
-    assert (
-        finding.level is Level.OK
-        and "clients look elsewhere by default" in finding.sentence
-    )
+    assert finding.level is Level.OK
+    assert "clients look elsewhere by default" in finding.sentence
     assert finding.fix == f"export POCKETSERVE_URL={server.url}"
     for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):
         finding = server_finding(phone, url=url)
-        assert (finding.level, finding.sentence) == (
-            Level.OK,
-            f"a server answers at {url} (--url)",
-        )
+        assert finding.level == Level.OK
+        assert finding.sentence == f"a server answers at {url} (--url)"
 
 
 def test_models_that_a_running_server_still_serves_are_fine(phone) -> None:
@@ -534,7 +525,8 @@ def test_a_phone_that_slept_under_a_running_server_lacked_a_wake_lock(phone):
         json.dump(run, file)
     phone.changes["suspended"] = 600.0
     (finding,) = phone.complaints()
-    assert "slept 10 min" in finding.sentence and finding.fix == "termux-wake-lock"
+    assert "slept 10 min" in finding.sentence
+    assert finding.fix == "termux-wake-lock"
     marker.close()
 
 
@@ -638,22 +630,23 @@ def test_a_slow_import_is_not_a_broken_package(phone, name, subject):
     (slow,) = (
         finding for finding in findings if finding.sentence.startswith(f"{name} ")
     )
-    assert (slow.level, slow.subject) == (Level.WARNING, subject)
+    assert slow.level == Level.WARNING
+    assert slow.subject == subject
     assert (
         "is installed, but whether it works is not known: its import takes longer than 1 s"
         in slow.sentence
     )
-    assert f"python -c 'import {name}" in slow.fix and "pocketserve doctor" in slow.fix
+    assert f"python -c 'import {name}" in slow.fix
+    assert "pocketserve doctor" in slow.fix
 
 
 def test_a_module_after_one_that_ends_the_process_is_not_blamed(phone):
     phone.package("waitress", "import os; os._exit(1)")
     results = try_imports(phone.device(), [["flask", "waitress", "requests"]])
-    assert results["flask"].fault == "" and "exit code 1" in results["waitress"].fault
-    assert (
-        "one before it" in results["requests"].unknown
-        and results["requests"].fault == ""
-    )
+    assert results["flask"].fault == ""
+    assert "exit code 1" in results["waitress"].fault
+    assert "one before it" in results["requests"].unknown
+    assert results["requests"].fault == ""
 
 
 def test_output_of_a_framework_is_ignored(phone):
@@ -676,10 +669,8 @@ def test_a_check_that_fails_or_hangs_does_not_delay_others():
     findings = run_checks({"a": fails, "b": hangs, "c": lambda: [ok("c", "fine")]}, 2.0)
     never.set()
     assert [finding.subject for finding in findings] == ["a", "b", "c"]
-    assert (
-        "RuntimeError: odd" in findings[0].sentence
-        and "took longer" in findings[1].sentence
-    )
+    assert "RuntimeError: odd" in findings[0].sentence
+    assert "took longer" in findings[1].sentence
     assert findings[2].level is Level.OK
 
 
@@ -693,7 +684,8 @@ def test_proot_is_told_from_termux(phone):
 def test_proot_is_known_by_its_tracer(phone):
     phone.file("root/proc/self/status", "Name:\tpython\nTracerPid:\t9\n")
     phone.file("root/proc/9/comm", "proot\n")
-    assert phone.device().proot and not phone.device().termux
+    assert phone.device().proot
+    assert not phone.device().termux
 
 
 def test_an_empty_device_still_gets_a_report(phone, tmp_path):
@@ -715,7 +707,8 @@ def test_the_settings_library_is_missing(phone, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/somewhere/else")
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     settings = read_settings(phone.device())
-    assert settings.config is None and "platformdirs" in settings.findings[0].fix
+    assert settings.config is None
+    assert "platformdirs" in settings.findings[0].fix
 
 
 # --- The command
@@ -747,11 +740,10 @@ def test_the_command_prints_json_and_fails_on_problems(tmp_path):
     (tmp_path / "token").write_text("x" * 43)
     (tmp_path / "token").chmod(0o666)
     done = call(**free)
-    assert done.returncode == 1 and done.stderr == ""
-    assert (
-        re.search(r"^PROBLEM +token", done.stdout, re.MULTILINE)
-        and "-> chmod 600" in done.stdout
-    )
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert re.search(r"^PROBLEM +token", done.stdout, re.MULTILINE)
+    assert "-> chmod 600" in done.stdout
     assert "1 problem" in done.stdout
 
 

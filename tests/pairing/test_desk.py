@@ -61,7 +61,8 @@ def wrong(code: str) -> str:
 
 def test_the_right_code_gets_the_token_once(desk: PairingDesk) -> None:
     code = desk.open()
-    assert desk.state().state == "open" and desk.state().tries == TRIES
+    assert desk.state().state == "open"
+    assert desk.state().tries == TRIES
     assert attempt(desk, code) == TOKEN
     assert desk.state().state == "paired"
     assert refused(desk, code) == "PAIRING_CLOSED"
@@ -86,7 +87,8 @@ def test_guesses_of_others_do_not_end_pairing() -> None:
     ours = begun(desk, code)
     for _ in range(40):
         assert refused(desk, wrong(code)) == "PAIRING_REFUSED"
-    assert desk.state().state == "open" and desk.state().tries == MAX_TRIES - 40
+    assert desk.state().state == "open"
+    assert desk.state().tries == MAX_TRIES - 40
     assert ours() == TOKEN
 
 
@@ -119,7 +121,8 @@ def test_it_closes_after_two_minutes(desk: PairingDesk, clock: Clock) -> None:
 
 
 def test_opening_again_replaces_the_code(desk: PairingDesk) -> None:
-    first, second = desk.open(), desk.open()
+    first = desk.open()
+    second = desk.open()
     if first != second:
         assert refused(desk, first) == "PAIRING_REFUSED"
     assert attempt(desk, second) == TOKEN
@@ -170,10 +173,12 @@ def test_the_oldest_exchange_is_evicted_without_costing_a_try(
 
 def test_unfinished_exchanges_cost_no_try(desk: PairingDesk) -> None:
     code = desk.open()
-    ours, public = begun(desk, code), ClientExchange("000000").begin()
+    ours = begun(desk, code)
+    public = ClientExchange("000000").begin()
     for _ in range(MAX_EXCHANGES - 1):
         desk.begin(public)
-    assert desk.state().state == "open" and desk.state().tries == TRIES
+    assert desk.state().state == "open"
+    assert desk.state().tries == TRIES
     assert ours() == TOKEN
 
 
@@ -194,7 +199,9 @@ def test_concurrent_proofs_do_not_share_a_try(
 ) -> None:
     """Proofs are checked one at a time, and no more than there are tries."""
     code = desk.open()
-    check, checked, at_once = ServerExchange.finish, [], threading.Lock()
+    check = ServerExchange.finish
+    checked = []
+    at_once = threading.Lock()
 
     def finish(
         exchange: ServerExchange, proof: bytes, token: str
@@ -206,20 +213,16 @@ def test_concurrent_proofs_do_not_share_a_try(
         return answer
 
     monkeypatch.setattr(ServerExchange, "finish", finish)
-    guesses, together = (
-        [begun(desk, wrong(code)) for _ in range(4 * TRIES)],
-        threading.Barrier(4 * TRIES),
-    )
+    guesses = [begun(desk, wrong(code)) for _ in range(4 * TRIES)]
+    together = threading.Barrier(4 * TRIES)
     with ThreadPoolExecutor(4 * TRIES) as pool:
         done = [
             pool.submit(lambda guess=guess: (together.wait(120), guess()))
             for guess in guesses
         ]
         names = sorted(each.exception(30).code.name for each in done)
-    assert (
-        names == ["PAIRING_CLOSED"] * 3 * TRIES + ["PAIRING_REFUSED"] * TRIES
-        and len(checked) == TRIES
-    )
+    assert names == ["PAIRING_CLOSED"] * 3 * TRIES + ["PAIRING_REFUSED"] * TRIES
+    assert len(checked) == TRIES
     assert desk.state().state == "refused"
     assert refused(desk, code) == "PAIRING_CLOSED"
 
@@ -228,7 +231,8 @@ def test_a_pairing_closed_during_a_proof_stays_closed(
     desk: PairingDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = desk.open()
-    ours, check = begun(desk, code), ServerExchange.finish
+    ours = begun(desk, code)
+    check = ServerExchange.finish
 
     def finish(
         exchange: ServerExchange, proof: bytes, token: str

@@ -47,7 +47,8 @@ def test_the_code_yields_the_token_once(own) -> None:
         assert client.pairing_state() == "paired"
     with pytest.raises(ServerError) as caught:
         pair(code, own.url)
-    assert (caught.value.status, caught.value.code) == (403, "PAIRING_CLOSED")
+    assert caught.value.status == 403
+    assert caught.value.code == "PAIRING_CLOSED"
 
 
 def test_wrong_codes_are_counted(own) -> None:
@@ -68,7 +69,8 @@ def test_only_the_owner_opens_pairing(own) -> None:
         ("GET", "/pairing"),
     ):
         answer = own.call(method, path, headers={"Authorization": "Bearer nobody"})
-        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+        assert answer.status_code == 401
+        assert answer.json()["code"] == "UNAUTHORIZED"
 
 
 def test_answers_match_the_openapi_document(own) -> None:
@@ -127,7 +129,8 @@ def test_malformed_first_messages_are_refused(own, body: bytes, code: str) -> No
     answer = own.call(
         "POST", "/pairing/begin", data=body, headers={"Authorization": ""}
     )
-    assert answer.json()["code"] == code and 400 <= answer.status_code < 500
+    assert answer.json()["code"] == code
+    assert 400 <= answer.status_code < 500
 
 
 def test_another_server_is_recognised(own, server) -> None:
@@ -167,7 +170,9 @@ def test_the_command_shows_a_code_and_waits(own) -> None:
     with command(own) as process:
         assert pair(shown_code(process), own.url) == own.token
         out, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0 and "Paired" in out and err == ""
+    assert process.returncode == 0
+    assert "Paired" in out
+    assert err == ""
     assert own.token not in out
 
 
@@ -216,7 +221,8 @@ def test_the_command_ends_when_the_server_stops(own) -> None:
         shown_code(process)
         assert own.stop() == 0
         _, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 1 and "Traceback" not in err
+    assert process.returncode == 1
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("path", ["/pairing/open", "/pairing/close"])

@@ -88,11 +88,9 @@ def floats(*shape: int) -> np.ndarray:
 def test_the_session_names_its_format_and_package(models: Path):
     session = opened(models / "static.pte")
     assert (RUNTIME.platform, RUNTIME.option_keys) == ("executorch", frozenset())
-    assert (
-        session.runtime.startswith("executorch ")
-        and session.device == "cpu"
-        and session.signatures == {}
-    )
+    assert session.runtime.startswith("executorch ")
+    assert session.device == "cpu"
+    assert session.signatures == {}
     assert session.memory_bytes == (models / "static.pte").stat().st_size + 24
     assert not isinstance(session, ResettableSession)
 
@@ -154,13 +152,10 @@ def test_types_and_fixed_numbers(models: Path):
     result = session.run(
         {"input_0": floats(6), "input_2": ones, "input_3": np.array([True, False])}
     )
-    assert (
-        result["output_0"].tolist() == [[0, 4, 8], [12, 16, 20]]
-        and result["output_1"].tolist() == [0x4000] * 2
-    )
-    assert result["output_2"].tolist() == list(range(6)) and result[
-        "output_3"
-    ].tolist() == [False, True]
+    assert result["output_0"].tolist() == [[0, 4, 8], [12, 16, 20]]
+    assert result["output_1"].tolist() == [0x4000] * 2
+    assert result["output_2"].tolist() == list(range(6))
+    assert result["output_3"].tolist() == [False, True]
 
 
 @pytest.mark.parametrize("name", ["static", "rows", "xnnpack"])
@@ -260,7 +255,8 @@ print(refused)
 
 def test_damaged_files_raise_only_load_errors(models: Path, tmp_path: Path):
     """The program has no delegates, whose formats nothing here can check."""
-    whole, chance = (models / "rows.pte").read_bytes(), random.Random(7)
+    whole = (models / "rows.pte").read_bytes()
+    chance = random.Random(7)
     for number in range(MUTATIONS):
         data = bytearray(whole)
         for _ in range(1 + number % 8):

@@ -18,7 +18,8 @@ BuildModel = Callable[[str, str], None]
 
 def save_sum(path: Path) -> None:
     """Write a model that returns x + scale where flag is true, else x."""
-    helper, kinds = onnx.helper, onnx.TensorProto
+    helper = onnx.helper
+    kinds = onnx.TensorProto
     nodes = [
         helper.make_node("Cast", ["flag"], ["factor"], to=kinds.FLOAT),
         helper.make_node("Mul", ["scale", "factor"], ["added"]),

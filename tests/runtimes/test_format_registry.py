@@ -30,11 +30,9 @@ def test_a_missing_package_names_the_commands(monkeypatch: pytest.MonkeyPatch) -
     for kind in FORMATS:
         if kind.packages:
             text = missing_framework(kind)
-            assert (
-                text is not None
-                and "pip install 'pocketserve[" in text
-                and "Termux" in text
-            )
+            assert text is not None
+            assert "pip install 'pocketserve[" in text
+            assert "Termux" in text
 
 
 def test_missing_node_packages_name_the_command(
@@ -44,7 +42,5 @@ def test_missing_node_packages_name_the_command(
     kind = format_named("tfjs")
     assert kind is not None
     text = missing_framework(kind)
-    assert (
-        text is not None
-        and f"npm install --prefix {tmp_path} @tensorflow/tfjs@" in text
-    )
+    assert text is not None
+    assert f"npm install --prefix {tmp_path} @tensorflow/tfjs@" in text

@@ -49,47 +49,55 @@ def keras() -> Any:
     return _import_keras()
 
 
-@pytest.fixture(scope="module")
-def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of small models."""
-    folder = tmp_path_factory.mktemp("keras")
+def save_two_inputs(keras: Any, folder: Path) -> None:
+    """Save a model with two inputs in several forms."""
     layers = keras.layers
-    a, b = layers.Input((4,), name="a"), layers.Input((3,), name="b", dtype="int32")
+    a = layers.Input((4,), name="a")
+    b = layers.Input((3,), name="b", dtype="int32")
     dense = layers.Dense(2, name="scores", kernel_initializer="ones")(a)
     embedded = layers.Embedding(5, 2, name="emb", embeddings_initializer="ones")(b)
     two = keras.Model([a, b], [dense, embedded])
     two.save(folder / "two.keras")
     two.save(folder / "two.h5")
     two.save_weights(folder / "two.weights.h5")
-    keras.Model({"b": b, "a": a}, {"q": embedded, "p": dense}).save(
-        folder / "dictionary.keras"
-    )
+    dictionary = keras.Model({"b": b, "a": a}, {"q": embedded, "p": dense})
+    dictionary.save(folder / "dictionary.keras")
+
+
+def save_stateful(keras: Any, folder: Path) -> None:
+    """Save a model with state in a layer and in an inner model."""
+    layers = keras.layers
+    sequence = layers.Input(batch_shape=(1, 3, 2))
+    memory = layers.LSTM(4, stateful=True, return_sequences=True)
+    inner = keras.Sequential([sequence, memory])
+    steps = layers.Input(batch_shape=(1, 3, 2), name="steps")
+    both = layers.Bidirectional(layers.GRU(3, stateful=True), name="both")
+    keras.Model(steps, both(inner(steps))).save(folder / "stateful.keras")
+
+
+@pytest.fixture(scope="module")
+def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of small models."""
+    folder = tmp_path_factory.mktemp("keras")
+    layers = keras.layers
+    save_two_inputs(keras, folder)
+
+    normalization = layers.BatchNormalization(name="norm")
     training = keras.Sequential(
-        [
-            layers.Input((4,)),
-            layers.Dropout(0.9),
-            layers.BatchNormalization(name="norm"),
-        ]
+        [layers.Input((4,)), layers.Dropout(0.9), normalization]
     )
     training.compile("adam", "mse")
     training.save(folder / "training.keras")
-    words = layers.TextVectorization(vocabulary=["yes", "no"], name="ids")
-    keras.Sequential([layers.Input((1,), dtype="string", name="words"), words]).save(
-        folder / "words.keras"
-    )
+
+    ids = layers.TextVectorization(vocabulary=["yes", "no"], name="ids")
+    text = layers.Input((1,), dtype="string", name="words")
+    keras.Sequential([text, ids]).save(folder / "words.keras")
+
     code = keras.Sequential([layers.Input((4,)), layers.Lambda(lambda x: x * 2)])
     code.save(folder / "code.keras")
     code.save(folder / "code.h5")
     keras.Sequential([layers.Dense(2)]).save(folder / "unbuilt.keras")
-    inner = keras.Sequential(
-        [
-            layers.Input(batch_shape=(1, 3, 2)),
-            layers.LSTM(4, stateful=True, return_sequences=True),
-        ]
-    )
-    steps = layers.Input(batch_shape=(1, 3, 2), name="steps")
-    both = layers.Bidirectional(layers.GRU(3, stateful=True), name="both")
-    keras.Model(steps, both(inner(steps))).save(folder / "stateful.keras")
+    save_stateful(keras, folder)
     return folder
 
 
@@ -102,7 +110,9 @@ def refusal(path: Path) -> str:
     with pytest.raises(ModelLoadError) as caught:
         opened(path)
     text = str(caught.value)
-    assert "\n" not in text and path.name in text and len(text) < 700
+    assert "\n" not in text
+    assert path.name in text
+    assert len(text) < 700
     return text
 
 
@@ -125,7 +135,8 @@ def with_config(source: Path, target: Path, change: Any, **metadata: str) -> Pat
 def test_all_inputs_share_one_batch_size(models: Path, keras: Any) -> None:
     """Keras demands equal batch sizes, though its graph would broadcast a single row."""
     layers = keras.layers
-    a, b = layers.Input((4,), name="a"), layers.Input((4,), name="b")
+    a = layers.Input((4,), name="a")
+    b = layers.Input((4,), name="b")
     keras.Model([a, b], layers.Add()([a, b])).save(models / "sum.keras")
     session = opened(models / "sum.keras")
     bound = bind_specs(list(session.inputs), [], "input")
@@ -154,7 +165,8 @@ def test_the_session_names_its_format_and_package(models: Path) -> None:
     session = opened(models / "two.keras")
     assert RUNTIME.platform == "keras"
     assert RUNTIME.option_keys == frozenset()
-    assert session.runtime.startswith("keras 3.") and "tensorflow 2." in session.runtime
+    assert session.runtime.startswith("keras 3.")
+    assert "tensorflow 2." in session.runtime
     assert session.device == "cpu"
     assert session.signatures == {}
     assert session.memory_bytes == (4 * 2 + 2 + 5 * 2) * 4
@@ -450,7 +462,8 @@ def test_weights_in_another_file_are_refused(
     models: Path, tmp_path: Path, suffix: str, way: str
 ) -> None:
     """CVE-2026-1669: HDF5 can read a dataset's bytes from any file of the system."""
-    source, path = models / f"two{suffix}", tmp_path / f"m{suffix}"
+    source = models / f"two{suffix}"
+    path = tmp_path / f"m{suffix}"
     if suffix == ".h5":
         path.write_bytes(_pointing_elsewhere(source.read_bytes(), tmp_path, way))
     else:

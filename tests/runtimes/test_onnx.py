@@ -165,45 +165,43 @@ def test_bfloat16_is_passed_as_bits(opened: Opener):
     assert session.run({"x": bits[:0]})["y"].shape == (0, 2)
 
 
-def test_bfloat16_beside_other_types(opened: Opener):
+def test_bfloat16_inputs_beside_other_types(opened: Opener):
     shape = ["n"]
-    session = opened(
-        built(
-            [
-                node("Cast", ["x"], ["wide"], to=T.FLOAT),
-                node("Add", ["wide", "more"], ["sum"]),
-                node("Cast", ["sum"], ["y"], to=T.BFLOAT16),
-                node("Identity", ["text"], ["out"]),
-            ],
-            [
-                value("x", T.BFLOAT16, shape),
-                value("more", T.FLOAT, shape),
-                value("text", T.STRING, shape),
-            ],
-            [value("sum", T.FLOAT, shape), value("out", T.STRING, shape)],
-            opset=19,
-        )
-    )
+    nodes = [
+        node("Cast", ["x"], ["wide"], to=T.FLOAT),
+        node("Add", ["wide", "more"], ["sum"]),
+        node("Cast", ["sum"], ["y"], to=T.BFLOAT16),
+        node("Identity", ["text"], ["out"]),
+    ]
+    inputs = [
+        value("x", T.BFLOAT16, shape),
+        value("more", T.FLOAT, shape),
+        value("text", T.STRING, shape),
+    ]
+    outputs = [value("sum", T.FLOAT, shape), value("out", T.STRING, shape)]
+    session = opened(built(nodes, inputs, outputs, opset=19))
     result = session.run(
         {"x": bfloats([1, 2]), "more": floats(0.5, 0), "text": texts(b"a", b"b")}
     )
     assert result["sum"].tolist() == [1.5, 2]
     assert result["out"].tolist() == [b"a", b"b"]
-    both = built(
-        [
-            node("Cast", ["x"], ["y"], to=T.BFLOAT16),
-            node("Cast", ["x"], ["z"], to=T.STRING),
-        ],
-        [value("x", T.FLOAT, shape)],
-        [
-            value("y", T.BFLOAT16, shape),
-            value("z", T.STRING, shape),
-            value("x", T.FLOAT, shape),
-        ],
-        opset=19,
-    )
+
+
+def test_bfloat16_outputs_beside_other_types(opened: Opener):
+    shape = ["n"]
+    nodes = [
+        node("Cast", ["x"], ["y"], to=T.BFLOAT16),
+        node("Cast", ["x"], ["z"], to=T.STRING),
+    ]
+    inputs = [value("x", T.FLOAT, shape)]
+    outputs = [
+        value("y", T.BFLOAT16, shape),
+        value("z", T.STRING, shape),
+        value("x", T.FLOAT, shape),
+    ]
+    session = opened(built(nodes, inputs, outputs, opset=19))
     x = floats(1, 2)
-    result = opened(both).run({"x": x})
+    result = session.run({"x": x})
     np.testing.assert_array_equal(result["y"], bfloats([1, 2]))
     assert result["z"].tolist() == [b"1", b"2"]
     assert result["x"].tolist() == [1, 2]
@@ -243,7 +241,8 @@ def test_scalars(opened: Opener):
     session = opened(identity(T.FLOAT, []))
     result = session.run({"x": np.array(3, np.float32)})["y"]
     assert isinstance(result, np.ndarray)
-    assert (result.shape, float(result)) == ((), 3)
+    assert result.shape == ()
+    assert float(result) == 3
     with pytest.raises(ValueError, match=r"input 'x' has shape \[2\], expected \[\]"):
         session.run({"x": floats(1, 2)})
     text = opened(identity(T.STRING, []))
@@ -283,7 +282,8 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
         onnx.numpy_helper.from_array(np.array(number), name)
         for name, number in (("two", [2, 1]), ("one", 1))
     ]
-    x, y = value("x", T.FLOAT, [1, "n"]), value("y", T.FLOAT, None)
+    x = value("x", T.FLOAT, [1, "n"])
+    y = value("y", T.FLOAT, None)
     session = opened(built(nodes, [x], [y], initializers))
     assert session.outputs[0].shape == (2, -1)
     assert session.run({"x": np.ones((1, 5), np.float32)})["y"].shape == (2, 5)
@@ -391,34 +391,38 @@ def test_two_inputs_and_any_batch(opened: Opener):
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+def write_shared_weights(path: Path, weights: Any) -> None:
+    """Write two products with the same int8 weights: a to c, and b to d."""
+    arrays = [
+        onnx.numpy_helper.from_array(weights, "w"),
+        onnx.numpy_helper.from_array(np.zeros((), np.uint8), "z"),
+        onnx.numpy_helper.from_array(np.zeros((), np.int8), "v"),
+    ]
+    nodes = [
+        node("MatMulInteger", ["a", "w", "z", "v"], ["c"]),
+        node("MatMulInteger", ["b", "w", "z", "v"], ["d"]),
+    ]
+    inputs = [value(name, T.UINT8, [1, 2]) for name in "ab"]
+    outputs = [value(name, T.INT32, [1, 2]) for name in "cd"]
+    onnx.save(built(nodes, inputs, outputs, arrays), path)
+
+
 @pytest.mark.parametrize("exact_sums", [True, False])
 def test_operators_may_share_int8_weights(
     exact_sums: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     """With the option for exact sums, ONNX Runtime refuses such models of tf2onnx."""
     weights = np.array([[100, -3], [50, 7]], np.int8)
-    zeros = [np.zeros((), np.uint8), np.zeros((), np.int8)]
-    arrays = [
-        onnx.numpy_helper.from_array(a, name)
-        for a, name in zip([weights, *zeros], "wzv", strict=True)
-    ]
-    multiply = [node("MatMulInteger", [x, "w", "z", "v"], [y]) for x, y in ("ac", "bd")]
-    inputs = [value(name, T.UINT8, [1, 2]) for name in "ab"]
     path = tmp_path / "m.onnx"
-    onnx.save(
-        built(
-            multiply, inputs, [value(name, T.INT32, [1, 2]) for name in "cd"], arrays
-        ),
-        path,
-    )
+    write_shared_weights(path, weights)
     session = OnnxRuntime(exact_sums=exact_sums).open(ModelSource(path))
-    a, b = np.array([[4, 3]], np.uint8), np.array([[1, 0]], np.uint8)
+    a = np.array([[4, 3]], np.uint8)
+    b = np.array([[1, 0]], np.uint8)
     result = session.run({"a": a, "b": b})
     np.testing.assert_array_equal(result["c"], a.astype(np.int32) @ weights)
     np.testing.assert_array_equal(result["d"], b.astype(np.int32) @ weights)
-    assert ("share int8 weights" in caplog.text) == (
-        exact_sums and platform.machine() in ("x86_64", "AMD64")
-    )
+    on_x86 = platform.machine() in ("x86_64", "AMD64")
+    assert ("share int8 weights" in caplog.text) == (exact_sums and on_x86)
 
 
 @pytest.mark.parametrize(
@@ -590,7 +594,8 @@ def test_other_failures_of_a_run_are_model_faults(opened: Opener):
         opened(cast).run({"x": np.array([b"three"], object)})
     assert type(caught.value) is RuntimeError
     assert str(caught.value).startswith("Cast: ")
-    assert "ONNXRuntimeError" not in str(caught.value) and "/" not in str(caught.value)
+    assert "ONNXRuntimeError" not in str(caught.value)
+    assert "/" not in str(caught.value)
 
 
 def test_close_frees_the_native_session(opened: Opener):
@@ -689,11 +694,9 @@ def test_a_sequence_of_equal_shapes_is_stacked(opened: Opener):
     assert result["s"].tolist() == ROWS.tolist()
     assert result["s.shapes"].tolist() == [[3], [3]]
     empty = session.run({"x": ROWS[:0]})
-    assert (empty["s"].shape, empty["s"].dtype, empty["s.shapes"].shape) == (
-        (0, 3),
-        np.float32,
-        (0, 1),
-    )
+    assert empty["s"].shape == (0, 3)
+    assert empty["s"].dtype == np.float32
+    assert empty["s.shapes"].shape == (0, 1)
 
 
 def test_a_sequence_of_different_shapes_is_concatenated(opened: Opener):
@@ -806,65 +809,66 @@ def test_unsupported_types_are_refused(opened: Opener, model: Any, reason: str):
 # --- Files that fail to load
 
 
+LOAD_FAILURES = [
+    (
+        identity(T.FLOAT, opset=99),
+        r"m\.onnx has opset 99 of ai\.onnx, .* knows those up to \d+; install a newer",
+    ),
+    (
+        identity(T.FLOAT, ai_onnx_ml=99),
+        r"m\.onnx has opset 99 of ai\.onnx\.ml, .*; install a newer",
+    ),
+    (
+        identity(T.FLOAT, ir=99),
+        r"m\.onnx has IR version 99, .* knows those up to \d+; install a newer",
+    ),
+    (
+        built(
+            [node("Foo", ["x"], ["y"], domain="my.ops")],
+            [value("x", 1, [1])],
+            [value("y", 1, [1])],
+            my_ops=1,
+        ),
+        r"m\.onnx uses the operator my\.ops:Foo, which onnxruntime .* does not have, .*; export the model without",
+    ),
+    (
+        built([node("Foo", ["x"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]),
+        r"m\.onnx uses the operator Foo of opset 17, which onnxruntime .* does not have",
+    ),
+    (
+        built(
+            [node("Relu", ["x"], ["y"])],
+            [value("x", T.BFLOAT16, [1])],
+            [value("y", T.BFLOAT16, [1])],
+        ),
+        r"m\.onnx uses the operator Relu \(opset 14\) with a type or in a form that .*; convert it to float32",
+    ),
+    (
+        built(
+            [node("Relu", ["nothing"], ["y"])],
+            [value("x", 1, [1])],
+            [value("y", 1, [1])],
+        ),
+        r"onnxruntime .* cannot load m\.onnx \(.*nothing.*\): it is damaged, or needs what .*; copy or export",
+    ),
+    (
+        bytes(4) + b"ORTM" + bytes(100),
+        r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file",
+    ),
+    (onnx.ModelProto(), "there is no graph in it|is empty"),
+    (b"", r"m\.onnx is no ONNX model, or damaged .*is empty.*; copy or export"),
+    (b"PK\3\4" + bytes(100), r"m\.onnx is no ONNX model, or damaged"),
+    (b"<!DOCTYPE html><html></html>", r"m\.onnx is no ONNX model, or damaged"),
+    (
+        identity(T.FLOAT).SerializeToString()[:-9],
+        r"m\.onnx is no ONNX model, or damaged or cut short",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [
-        (
-            identity(T.FLOAT, opset=99),
-            r"m\.onnx has opset 99 of ai\.onnx, .* knows those up to \d+; install a newer",
-        ),
-        (
-            identity(T.FLOAT, ai_onnx_ml=99),
-            r"m\.onnx has opset 99 of ai\.onnx\.ml, .*; install a newer",
-        ),
-        (
-            identity(T.FLOAT, ir=99),
-            r"m\.onnx has IR version 99, .* knows those up to \d+; install a newer",
-        ),
-        (
-            built(
-                [node("Foo", ["x"], ["y"], domain="my.ops")],
-                [value("x", 1, [1])],
-                [value("y", 1, [1])],
-                my_ops=1,
-            ),
-            r"m\.onnx uses the operator my\.ops:Foo, which onnxruntime .* does not have, .*; export the model without",
-        ),
-        (
-            built(
-                [node("Foo", ["x"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]
-            ),
-            r"m\.onnx uses the operator Foo of opset 17, which onnxruntime .* does not have",
-        ),
-        (
-            built(
-                [node("Relu", ["x"], ["y"])],
-                [value("x", T.BFLOAT16, [1])],
-                [value("y", T.BFLOAT16, [1])],
-            ),
-            r"m\.onnx uses the operator Relu \(opset 14\) with a type or in a form that .*; convert it to float32",
-        ),
-        (
-            built(
-                [node("Relu", ["nothing"], ["y"])],
-                [value("x", 1, [1])],
-                [value("y", 1, [1])],
-            ),
-            r"onnxruntime .* cannot load m\.onnx \(.*nothing.*\): it is damaged, or needs what .*; copy or export",
-        ),
-        (
-            bytes(4) + b"ORTM" + bytes(100),
-            r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file",
-        ),
-        (onnx.ModelProto(), "there is no graph in it|is empty"),
-        (b"", r"m\.onnx is no ONNX model, or damaged .*is empty.*; copy or export"),
-        (b"PK\3\4" + bytes(100), r"m\.onnx is no ONNX model, or damaged"),
-        (b"<!DOCTYPE html><html></html>", r"m\.onnx is no ONNX model, or damaged"),
-        (
-            identity(T.FLOAT).SerializeToString()[:-9],
-            r"m\.onnx is no ONNX model, or damaged or cut short",
-        ),
-    ],
+    LOAD_FAILURES,
 )
 def test_a_load_failure_is_explained_in_one_sentence(
     opened: Opener,
@@ -1116,51 +1120,54 @@ def test_weights_inside_the_folder(
 OUTSIDE = r"m\.onnx keeps weights in .*, which is not a file inside its folder; save the model again"
 
 
+BAD_EXTERNAL_DATA = [
+    ("../../secret.bin", {}, OUTSIDE),
+    ("sub/../../../secret.bin", {}, OUTSIDE),
+    ("..\\secret.bin", {}, OUTSIDE),
+    ("C:secret.bin", {}, OUTSIDE),
+    ("{root}/secret.bin", {}, OUTSIDE),
+    ("/dev/zero", {}, OUTSIDE),
+    ("link.bin", {}, OUTSIDE),
+    ("linked/secret.bin", {}, OUTSIDE),
+    ("w.bin\0x", {}, OUTSIDE),
+    ("*/_ORT_MEM_ADDR_/*", {"offset": 4096, "length": 64}, OUTSIDE),
+    ("", {}, OUTSIDE),
+    (None, {"offset": 0}, OUTSIDE),
+    (
+        "gone.bin",
+        {},
+        "'gone.bin', which is not there; copy that file into the model's folder",
+    ),
+    (
+        "loop.bin",
+        {},
+        "'loop.bin', which (is not there|cannot be read|is not a file)",
+    ),
+    ("sub", {}, "'sub', which cannot be read; copy that file again"),
+    ("pipe", {}, "'pipe', which cannot be read; copy that file again"),
+    ("x" * 4000, {}, "which is not there|cannot be read"),
+    ("x" * 5000, {}, "a name is too long"),
+    (
+        "short.bin",
+        {},
+        r"'short.bin', which is cut short \(40 of at least 64 bytes\); copy that file again",
+    ),
+    (
+        "lfs.bin",
+        {},
+        "m.onnx keeps its weights elsewhere, and lfs.bin is only a pointer of Git LFS: run git lfs pull",
+    ),
+    ("w.bin", {"offset": 32}, r"cut short \(64 of at least 96 bytes\)"),
+    ("w.bin", {"length": 1 << 40}, "cut short"),
+    ("w.bin", {"offset": -1}, "the place of a tensor's weights is no number"),
+    ("w.bin", {"offset": "9" * 30}, "the place of a tensor's weights is no number"),
+    ("w.bin", {"length": 32}, "cannot load m.onnx.*size mismatch"),
+]
+
+
 @pytest.mark.parametrize(
     ("location", "entries", "reason"),
-    [
-        ("../../secret.bin", {}, OUTSIDE),
-        ("sub/../../../secret.bin", {}, OUTSIDE),
-        ("..\\secret.bin", {}, OUTSIDE),
-        ("C:secret.bin", {}, OUTSIDE),
-        ("{root}/secret.bin", {}, OUTSIDE),
-        ("/dev/zero", {}, OUTSIDE),
-        ("link.bin", {}, OUTSIDE),
-        ("linked/secret.bin", {}, OUTSIDE),
-        ("w.bin\0x", {}, OUTSIDE),
-        ("*/_ORT_MEM_ADDR_/*", {"offset": 4096, "length": 64}, OUTSIDE),
-        ("", {}, OUTSIDE),
-        (None, {"offset": 0}, OUTSIDE),
-        (
-            "gone.bin",
-            {},
-            "'gone.bin', which is not there; copy that file into the model's folder",
-        ),
-        (
-            "loop.bin",
-            {},
-            "'loop.bin', which (is not there|cannot be read|is not a file)",
-        ),
-        ("sub", {}, "'sub', which cannot be read; copy that file again"),
-        ("pipe", {}, "'pipe', which cannot be read; copy that file again"),
-        ("x" * 4000, {}, "which is not there|cannot be read"),
-        ("x" * 5000, {}, "a name is too long"),
-        (
-            "short.bin",
-            {},
-            r"'short.bin', which is cut short \(40 of at least 64 bytes\); copy that file again",
-        ),
-        (
-            "lfs.bin",
-            {},
-            "m.onnx keeps its weights elsewhere, and lfs.bin is only a pointer of Git LFS: run git lfs pull",
-        ),
-        ("w.bin", {"offset": 32}, r"cut short \(64 of at least 96 bytes\)"),
-        ("w.bin", {"length": 1 << 40}, "cut short"),
-        ("w.bin", {"offset": -1}, "the place of a tensor's weights is no number"),
-        ("w.bin", {"offset": "9" * 30}, "the place of a tensor's weights is no number"),
-        ("w.bin", {"length": 32}, "cannot load m.onnx.*size mismatch"),
-    ],
+    BAD_EXTERNAL_DATA,
 )
 def test_weights_elsewhere_or_incomplete_are_refused(
     folder: Path, location: str | None, entries: dict[str, object], reason: str
@@ -1199,53 +1206,77 @@ def test_a_linked_model_finds_its_weights_beside_the_real_file(folder: Path):
     assert session.run({"x": np.eye(4, dtype=np.float32)})["y"].sum() == WEIGHTS.sum()
 
 
-def hidden() -> dict[str, Any]:
-    """Return models with an external tensor in each place where a tensor may be."""
-    bad = tensor_outside("../w.bin")
-    sparse = onnx.SparseTensorProto(
-        values=bad, indices=T(data_type=T.INT64, dims=[16]), dims=[16]
-    )
+def in_attributes(bad: Any, sparse: Any) -> dict[str, Any]:
+    """Return models with an external tensor in each kind of attribute."""
     inner = _constant([1.0])
     inner.initializer.append(bad)
-    attribute = helper.make_attribute("a", 1)
-    places = {
-        name: identity(T.FLOAT)
-        for name in ("tensor", "tensors", "sparse", "sparses", "graph", "graphs")
+    contents = {
+        "t": bad,
+        "tensors": bad,
+        "sparse_tensor": sparse,
+        "sparse_tensors": sparse,
+        "g": inner,
+        "graphs": inner,
     }
-    fields = {
+    names = {
         "tensor": "t",
         "tensors": "tensors",
         "sparse": "sparse_tensor",
         "sparses": "sparse_tensors",
+        "graph": "g",
+        "graphs": "graphs",
     }
-    fields |= {"graph": "g", "graphs": "graphs"}
-    contents = {"tensor": bad, "sparse": sparse, "graph": inner}
-    for name, model in places.items():
-        content = contents[name.removesuffix("s") if name != "sparses" else "sparse"]
-        held = model.graph.node[0].attribute.add(name="a")
-        field = getattr(held, fields[name])
-        field.add().CopyFrom(content) if name.endswith("s") else field.CopyFrom(content)
-    for name in (
-        "initializer",
-        "sparse_initializer",
-        "function",
-        "function_default",
-        "training",
-        "split",
-    ):
-        places[name] = identity(T.FLOAT)
-    places["initializer"].graph.initializer.append(bad)
-    places["sparse_initializer"].graph.sparse_initializer.append(sparse)
-    function = places["function"].functions.add(name="f")
+    models = {}
+    for name, field in names.items():
+        model = identity(T.FLOAT)
+        attribute = model.graph.node[0].attribute.add(name="a")
+        target = getattr(attribute, field)
+        if name.endswith("s") and name != "sparse":
+            target = target.add()
+        target.CopyFrom(contents[field])
+        models[name] = model
+    return models
+
+
+def in_functions(bad: Any) -> dict[str, Any]:
+    """Return models with an external tensor in functions."""
+    by_node = identity(T.FLOAT)
+    function = by_node.functions.add(name="f")
     function.node.add(op_type="Constant").attribute.add(name="value").t.CopyFrom(bad)
+
+    by_default = identity(T.FLOAT)
+    attribute = helper.make_attribute("a", 1)
     attribute.t.CopyFrom(bad)
-    places["function_default"].functions.add(name="f").attribute_proto.append(attribute)
-    places["training"].training_info.add().algorithm.initializer.append(bad)
+    by_default.functions.add(name="f").attribute_proto.append(attribute)
+    return {"function": by_node, "function_default": by_default}
+
+
+def hidden() -> dict[str, Any]:
+    """Return models with an external tensor in each place where a tensor may be."""
+    bad = tensor_outside("../w.bin")
+    indices = T(data_type=T.INT64, dims=[16])
+    sparse = onnx.SparseTensorProto(values=bad, indices=indices, dims=[16])
+
+    initializer = identity(T.FLOAT)
+    initializer.graph.initializer.append(bad)
+    sparse_initializer = identity(T.FLOAT)
+    sparse_initializer.graph.sparse_initializer.append(sparse)
+    training = identity(T.FLOAT)
+    training.training_info.add().algorithm.initializer.append(bad)
+
     # Protobuf merges the two graphs: this is the model of "initializer" in two parts.
-    split = onnx.ModelProto()
-    split.graph.initializer.append(bad)
-    places["split"] = places["split"].SerializeToString() + split.SerializeToString()
-    return places
+    second_part = onnx.ModelProto()
+    second_part.graph.initializer.append(bad)
+    first_part = identity(T.FLOAT)
+    split = first_part.SerializeToString() + second_part.SerializeToString()
+    return {
+        **in_attributes(bad, sparse),
+        "initializer": initializer,
+        "sparse_initializer": sparse_initializer,
+        **in_functions(bad),
+        "training": training,
+        "split": split,
+    }
 
 
 @pytest.mark.parametrize("place", sorted(hidden()))
@@ -1492,6 +1523,23 @@ def test_public_model(assets: Path, case: dict[str, Any]):
         )
 
 
+def voice_probabilities(session: Any, sound: Any, chunks: int) -> list[float]:
+    """Return the probability of speech of each chunk of 512 samples."""
+    state = np.zeros((2, 1, 128), np.float32)
+    context = np.zeros(64, np.float32)
+    rate = np.array(16000)
+    found = []
+    for chunk in range(chunks):
+        part = sound[512 * chunk : 512 * chunk + 512]
+        padding = np.zeros(512 - len(part), np.float32)
+        block = np.concatenate([context, part, padding])
+        result = session.run({"input": block[None], "state": state, "sr": rate})
+        state = result["stateN"]
+        context = block[-64:]
+        found.append(float(result["output"][0, 0]))
+    return found
+
+
 @pytest.mark.assets
 def test_a_voice_detector_whose_state_the_client_carries(assets: Path):
     (case,) = [case for case in CASES if case["id"].startswith("silero")]
@@ -1504,18 +1552,7 @@ def test_a_voice_detector_whose_state_the_client_carries(assets: Path):
     with wave.open(str(assets / case["source_inputs"][0])) as file:
         sound = np.frombuffer(file.readframes(-1), "<i2").astype(np.float32) / 32768
     expected = np.load(assets / case["outputs"][0]["npy"])
-    state, context, rate = (
-        np.zeros((2, 1, 128), np.float32),
-        np.zeros(64, np.float32),
-        np.array(16000),
-    )
-    found = []
-    for chunk in range(len(expected)):
-        part = sound[512 * chunk : 512 * chunk + 512]
-        block = np.concatenate([context, part, np.zeros(512 - len(part), np.float32)])
-        result = session.run({"input": block[None], "state": state, "sr": rate})
-        state, context = result["stateN"], block[-64:]
-        found.append(float(result["output"][0, 0]))
+    found = voice_probabilities(session, sound, len(expected))
     np.testing.assert_allclose(found, expected, **limits(case))
 
 

@@ -64,13 +64,12 @@ def rows(count: int) -> dict[str, np.ndarray]:
 
 def test_the_session_names_its_format_and_package(model: Path):
     session = opened(model, trust=True)
-    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_export", {"trust"})
+    assert RUNTIME.platform == "pytorch_export"
+    assert RUNTIME.option_keys == {"trust"}
     assert session.runtime == f"torch {torch.__version__} (torch.export)"
-    assert (
-        session.device == "cpu"
-        and session.signatures == {}
-        and session.memory_bytes == 4 * (6 + 2)
-    )
+    assert session.device == "cpu"
+    assert session.signatures == {}
+    assert session.memory_bytes == 4 * (6 + 2)
     assert not isinstance(session, ResettableSession)
 
 
@@ -113,7 +112,8 @@ def test_a_program_with_classes_of_a_missing_package_is_loaded(tmp_path: Path):
         session = opened(path, trust=True)
         assert [spec.name for spec in session.outputs] == ["logits", "twice"]
         result = session.run({"x": np.array([1, 2], np.float32)})
-        assert result["logits"].tolist() == [2, 3] and result["twice"].tolist() == [
+        assert result["logits"].tolist() == [2, 3]
+        assert result["twice"].tolist() == [
             2,
             4,
         ]
@@ -140,7 +140,9 @@ def described(path: Path, *names: str) -> Path:
 def test_names_stay_until_the_last_program_that_needs_them_is_loaded(tmp_path: Path):
     path = described(tmp_path / "m.pt2", "elsewhere.Both")
     registered = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
-    inside, left, seen = threading.Event(), threading.Event(), []
+    inside = threading.Event()
+    left = threading.Event()
+    seen = []
 
     def other() -> None:
         with stand_ins(path):
@@ -154,7 +156,8 @@ def test_names_stay_until_the_last_program_that_needs_them_is_loaded(tmp_path: P
         assert not inside.wait(0.2)
     left.set()
     thread.join(120)
-    assert seen == [True] and "elsewhere.Both" not in registered
+    assert seen == [True]
+    assert "elsewhere.Both" not in registered
 
 
 def test_reopening_a_program_leaves_no_more_classes(tmp_path: Path):
@@ -205,10 +208,10 @@ def test_runs_any_number_of_rows(model: Path):
     for count in (1, 5, 8):
         result = session.run(rows(count))
         assert list(result) == [spec.name for spec in session.outputs]
-        assert (
-            result["logits"].shape == (count, 2) and result["pair.1"].dtype == np.uint16
-        )
-        assert result["fixed.0"] == 3 and result["pair.0"].flags.owndata
+        assert result["logits"].shape == (count, 2)
+        assert result["pair.1"].dtype == np.uint16
+        assert result["fixed.0"] == 3
+        assert result["pair.0"].flags.owndata
 
 
 @pytest.mark.parametrize(

@@ -117,16 +117,12 @@ def rewritten(
 
 def test_the_session_names_its_format_and_package(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)))
-    assert (RUNTIME.platform, RUNTIME.option_keys) == (
-        "pytorch_mobile",
-        {"arguments", "reset", "trust"},
-    )
+    assert RUNTIME.platform == "pytorch_mobile"
+    assert RUNTIME.option_keys == {"arguments", "reset", "trust"}
     assert session.runtime == f"torch {torch.__version__} (TorchScript)"
-    assert (
-        session.device == "cpu"
-        and session.signatures == {}
-        and session.memory_bytes > 0
-    )
+    assert session.device == "cpu"
+    assert session.signatures == {}
+    assert session.memory_bytes > 0
     assert not isinstance(session, ResettableSession)
 
 
@@ -155,7 +151,8 @@ def test_plain_arguments(save: Save):
     session = opened(path)
     assert [spec.name for spec in session.inputs] == ["x", "n"]
     result = session.run({"x": floats(2), "n": np.array([2])})
-    assert result["output_0"].tolist() == [0.5, 2.5] and result["output_1"] == b"a"
+    assert result["output_0"].tolist() == [0.5, 2.5]
+    assert result["output_1"] == b"a"
     session = opened(path, arguments={"n": 3, "sizes": [1, 2]})
     assert [spec.name for spec in session.inputs] == ["x"]
     assert session.run({"x": floats(2)})["output_0"].tolist() == [3.5, 6.5]
@@ -284,7 +281,8 @@ print(refused)
 
 
 def test_damaged_files_raise_only_load_errors(save: Save, tmp_path: Path):
-    whole, chance = save(Plain()).read_bytes(), random.Random(7)
+    whole = save(Plain()).read_bytes()
+    chance = random.Random(7)
     folder = tmp_path / "damaged"
     folder.mkdir()
     for number in range(MUTATIONS):
@@ -313,10 +311,10 @@ def test_silero(assets: Path):
     expected = json.loads((assets / "expected" / f"{case}.json").read_text())
     tolerance = float(expected["tolerance"].removeprefix("abs "))
     session = opened(assets / expected["model"])
-    assert isinstance(session, ResettableSession) and session.runtime.endswith(
-        "(TorchScript)"
-    )
-    x, rate = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"), np.array(16000)
+    assert isinstance(session, ResettableSession)
+    assert session.runtime.endswith("(TorchScript)")
+    x = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy")
+    rate = np.array(16000)
     fresh = np.load(
         assets / "expected" / "silero_vad_v4_jit__en_num.fresh_state_prob_of_chunk.npy"
     )

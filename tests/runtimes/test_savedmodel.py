@@ -94,7 +94,8 @@ def refusal(folder: Path, **options: Any) -> str:
     with pytest.raises(ModelLoadError) as caught:
         opened(folder, **options)
     text = str(caught.value)
-    assert "\n" not in text and len(text) < 900
+    assert "\n" not in text
+    assert len(text) < 900
     return text
 
 
@@ -111,7 +112,8 @@ def test_the_session_names_its_format_and_package(counter: Path) -> None:
     session = opened(counter)
     assert RUNTIME.platform == "tensorflow_savedmodel"
     assert RUNTIME.option_keys == {"loader", "signature", "trust"}
-    assert session.runtime.startswith("tensorflow 2.") and session.device == "cpu"
+    assert session.runtime.startswith("tensorflow 2.")
+    assert session.device == "cpu"
     assert session.memory_bytes == sum(
         path.stat().st_size for path in counter.rglob("*") if path.is_file()
     )
@@ -181,7 +183,9 @@ def test_the_only_signature_is_the_default(tf: Any, save: Save) -> None:
     )
     assert list(session.inputs) == [TensorSpec("x", "INT64", ())]
     result = session.run({"x": np.array(4)})["y"]
-    assert result.shape == () and result.dtype == np.int64 and result == 5
+    assert result.shape == ()
+    assert result.dtype == np.int64
+    assert result == 5
 
 
 def test_several_signatures_without_a_default_need_a_choice(
@@ -223,10 +227,8 @@ def test_a_request_may_name_a_signature_without_a_default(
     assert predict(signature_name="half") == (200, {"predictions": [[1.5]]})
     assert predict(signature_name="twice") == (200, {"predictions": [[6.0]]})
     status, answer = predict()
-    assert (
-        status == 400
-        and "choose one with signature_name in the request" in answer["error"]
-    )
+    assert status == 400
+    assert "choose one with signature_name in the request" in answer["error"]
 
 
 def test_no_signature_at_all(tf: Any, tmp_path: Path) -> None:
@@ -251,7 +253,8 @@ def test_text(tf: Any, save: Save, loader: str) -> None:
         "BYTES"
     ] * 3
     results = session.run({"words": texts(b"a\0", b"\xff\0")})
-    assert results["joined"].shape == () and results["joined"].item() == b"a\0\xff\0"
+    assert results["joined"].shape == ()
+    assert results["joined"].item() == b"a\0\xff\0"
     assert results["each"].tolist() == [b"a\0!", b"\xff\0!"]
     assert session.run({"words": texts()})["each"].shape == (0,)
 
@@ -294,7 +297,8 @@ def test_models_without_writes_or_with_several_signatures_are_not_reset(
     tf: Any, counter: Path, tmp_path: Path
 ) -> None:
     assert not isinstance(opened(counter), ResettableSession)
-    module, spec = tf.Module(), tf.TensorSpec([], tf.float32, name="x")
+    module = tf.Module()
+    spec = tf.TensorSpec([], tf.float32, name="x")
     module.total = tf.Variable(0.0)
     module.get = tf.function(lambda x: {"y": x + module.total}, input_signature=[spec])
     module.add = tf.function(
@@ -335,16 +339,19 @@ def test_bfloat16_is_passed_as_bits(tf: Any, save: Save, loader: str) -> None:
         "BF16",
         "BF16",
     ]
-    one, two = 0x3F80, 0x4000
+    one = 0x3F80
+    two = 0x4000
     result = session.run({"x": np.array([one, 0], np.uint16)})["y"]
-    assert result.dtype == np.uint16 and result.tolist() == [two, 0]
+    assert result.dtype == np.uint16
+    assert result.tolist() == [two, 0]
 
 
 def test_unknown_rank_takes_any_shape(tf: Any, save: Save) -> None:
     session = opened(
         save((lambda x: {"y": x * 2}, tf.TensorSpec(None, tf.float32, name="x")))
     )
-    assert session.inputs[0].open and session.outputs[0].open
+    assert session.inputs[0].open
+    assert session.outputs[0].open
     assert session.run({"x": np.ones((1, 2, 1), np.float32)})["y"].tolist() == [
         [[2], [2]]
     ]
@@ -554,7 +561,8 @@ def test_reading_files_is_refused_unless_trusted(
 def test_other_operators_that_reach_out_are_refused(
     tf: Any, save: Save, tmp_path: Path
 ) -> None:
-    raw, text = tf.raw_ops, tf.TensorSpec([], tf.string, name="x")
+    raw = tf.raw_ops
+    text = tf.TensorSpec([], tf.string, name="x")
     ways = {
         "WriteFile": lambda x: raw.WriteFile(filename=x, contents=x),
         "MatchingFiles": lambda x: raw.MatchingFiles(pattern=x),

@@ -397,7 +397,8 @@ def test_integers_and_booleans(runtime: TfjsRuntime, tmp_path: Path) -> None:
         {"a": np.array([1, -2, 3], np.int32), "b": np.array([True, False, True])}
     )
     assert results["sum"].tolist() == [2, -4, 6]
-    assert results["not"].dtype == np.bool_ and results["not"].tolist() == [
+    assert results["not"].dtype == np.bool_
+    assert results["not"].tolist() == [
         False,
         True,
         False,
@@ -460,9 +461,8 @@ def test_text_outputs_are_refused_when_the_model_is_loaded(
 )
 def test_a_missing_operator_names_the_backend_that_has_it(text: str) -> None:
     error = tfjs._run_error({"error": text, "input": True})
-    assert isinstance(
-        error, RuntimeError
-    ) and 'set backend = "cpu" for this version in model.toml' in str(error)
+    assert isinstance(error, RuntimeError)
+    assert 'set backend = "cpu" for this version in model.toml' in str(error)
 
 
 def test_an_operator_that_wasm_lacks_runs_on_the_other_backend(
@@ -647,7 +647,8 @@ def test_missing_packages_name_the_command(tmp_path: Path, folder: Path) -> None
     with pytest.raises(RuntimeMissingError) as caught:
         TfjsRuntime(tmp_path).open(ModelSource(folder))
     command = f"npm install --prefix {tmp_path} @tensorflow/tfjs@4.22.0 @tensorflow/tfjs-backend-wasm@4.22.0"
-    assert command in str(caught.value) and "pkg install nodejs" in str(caught.value)
+    assert command in str(caught.value)
+    assert "pkg install nodejs" in str(caught.value)
 
 
 def test_missing_node_is_named(folder: Path) -> None:
@@ -672,7 +673,8 @@ def test_a_node_that_fails_to_start_is_explained(tmp_path: Path, folder: Path) -
 def test_all_models_share_one_process_which_ends_with_the_last(
     runtime: TfjsRuntime, folder: Path
 ) -> None:
-    first, second = runtime.open(ModelSource(folder)), runtime.open(ModelSource(folder))
+    first = runtime.open(ModelSource(folder))
+    second = runtime.open(ModelSource(folder))
     pid = runtime.pid
     assert pid is not None
     first.close()

@@ -252,7 +252,8 @@ def test_scalars_and_empty_outputs_are_arrays():
         assert result[where].shape == (len(expected), 1)
         assert result[where].dtype == np.int64
         assert (result[total].shape, float(result[total])) == ((), x.sum())
-        assert (result[unset].dtype, bool(result[unset])) == (np.bool_, False)
+        assert result[unset].dtype == np.bool_
+        assert bool(result[unset]) is False
 
 
 def test_int8_numbers_pass_unchanged():
@@ -283,7 +284,9 @@ def test_a_scalar_string_is_its_text_not_its_address():
     """The packages read the object's address from an object array of shape ()."""
     session = opened("scalar_string")
     ((text,), (one, twice)) = session.inputs, session.outputs
-    assert (text.shape, one.shape, twice.shape) == ((), (), (2,))
+    assert text.shape == ()
+    assert one.shape == ()
+    assert twice.shape == (2,)
     for value in (b"hello", b"hello", b"", b"a\0b\0", bytes(range(256)) * 4, "größe"):
         raw = value.encode() if isinstance(value, str) else value
         for array in (
@@ -291,7 +294,8 @@ def test_a_scalar_string_is_its_text_not_its_address():
             np.array([value], dtype=object)[0:1].reshape(()),
         ):
             result = session.run({text.name: array})
-            assert result[one.name].shape == () and result[one.name].item() == raw
+            assert result[one.name].shape == ()
+            assert result[one.name].item() == raw
             assert result[twice.name].tolist() == [raw, raw]
 
 
@@ -380,7 +384,8 @@ def test_strings_by_signature():
     session = opened("strings")
     for count in (3, 1, 2):
         result = session.run({"text": texts(*[b"x"] * count)}, "serving_default")
-        assert (sorted(result), len(result["column"])) == (["column", "first"], count)
+        assert sorted(result) == ["column", "first"]
+        assert len(result["column"]) == count
 
 
 # --- Failed runs
@@ -677,7 +682,8 @@ def _check_close(result: np.ndarray, expected: np.ndarray) -> None:
 
     Each package rounds a quantised layer in its own way.
     """
-    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
     steps = 20 if expected.dtype.kind in "iu" else 0.05
     np.testing.assert_allclose(
         result.astype(float), expected.astype(float), atol=steps, rtol=0

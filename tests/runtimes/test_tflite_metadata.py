@@ -43,12 +43,11 @@ def described() -> md.ModelMetadata:
 
 def test_the_models_own_texts_are_read():
     found = described()
-    assert (found.name, found.description, found.version) == (
-        "fixture",
-        "Größe × 2",
-        "v3",
-    )
-    assert (found.author, found.license) == ("someone", "Apache-2.0")
+    assert found.name == "fixture"
+    assert found.description == "Größe × 2"
+    assert found.version == "v3"
+    assert found.author == "someone"
+    assert found.license == "Apache-2.0"
     assert found.associated_files == (
         md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),
     )
@@ -57,7 +56,8 @@ def test_the_models_own_texts_are_read():
 
 def test_an_input_with_all_fields_is_read():
     image = described().inputs[0]
-    assert (image.name, image.description) == ("image", "a small picture")
+    assert image.name == "image"
+    assert image.description == "a small picture"
     assert image.content == md.Content("image", md.ImageProperties((32, 24)))
     assert image.normalization == md.Normalization((127.5, 127.0), (127.5,))
 
@@ -89,12 +89,10 @@ def test_every_kind_of_content():
 
 def test_a_tensor_with_little():
     scores = described().outputs[0]
-    assert (
-        scores.content,
-        scores.normalization,
-        scores.process_units,
-        scores.description,
-    ) == (None, None, (), "")
+    assert scores.content is None
+    assert scores.normalization is None
+    assert scores.process_units == ()
+    assert scores.description == ""
     assert scores.associated_files[2] == md.AssociatedFile(
         "labels.txt", md.FileType.TENSOR_AXIS_LABELS
     )
@@ -551,7 +549,8 @@ def test_public_models_agree_with_another_reader(assets: Path):
 
 def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
     check_tflite_graphs(path)
-    found, expected = tflite_description.read_metadata(path), spec["tflite_metadata"]
+    found = tflite_description.read_metadata(path)
+    expected = spec["tflite_metadata"]
     if not expected:
         assert found is None
         return
@@ -589,10 +588,8 @@ def _check_tensor_against(
         tensor.process_units, entry["process_units"], strict=True
     ):
         if isinstance(unit, md.Normalization):
-            assert (list(unit.mean), list(unit.std)) == (
-                expected["mean"],
-                expected["std"],
-            )
+            assert list(unit.mean) == expected["mean"]
+            assert list(unit.std) == expected["std"]
         else:
             assert isinstance(unit, md.RegexTokenizer)
             assert unit.delimiter == expected["delimRegexPattern"]

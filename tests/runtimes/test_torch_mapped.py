@@ -279,7 +279,8 @@ def test_shared_memory_in_the_file_is_not_shared_by_two_tensors(
     )
     zeros = torch.zeros(200, 200)
     torch.save({"sum": zeros, "start": zeros}, tmp_path / "weights.pt")
-    session, rows = opened(tmp_path, "weights.pt"), np.ones((1, 200), np.float32)
+    session = opened(tmp_path, "weights.pt")
+    rows = np.ones((1, 200), np.float32)
     for _ in range(2):
         (given,) = session.run({"x": rows}).values()
         np.testing.assert_array_equal(given, rows)

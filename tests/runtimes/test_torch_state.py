@@ -248,7 +248,8 @@ def test_only_changed_state_is_copied(serve: Save, tmp_path: Path):
     restore = torch_state.state_restorer(
         torch, torch_graphs.load_checked(torch, tmp_path / "model.ts")
     )
-    assert restore is not None and restore.__closure__ is not None
+    assert restore is not None
+    assert restore.__closure__ is not None
     kept = next(
         cell.cell_contents
         for cell in restore.__closure__
@@ -265,7 +266,8 @@ def test_an_exported_program_is_reset(tmp_path: Path):
     program = torch.export.load(path)
     session = pt2.Pt2Session(torch, program, 1)
     assert isinstance(session, ResettableSession)
-    first, second = run(session), run(session)
+    first = run(session)
+    second = run(session)
     assert (first != second).any()
     session.reset()
     np.testing.assert_array_equal(run(session), first)

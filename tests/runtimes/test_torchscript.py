@@ -258,16 +258,12 @@ def floats(*shape: int) -> np.ndarray:
 
 def test_the_session_names_its_format_and_package(save: Save):
     session = opened(save(Linear()))
-    assert (RUNTIME.platform, RUNTIME.option_keys) == (
-        "pytorch_torchscript",
-        {"arguments", "reset", "trust"},
-    )
+    assert RUNTIME.platform == "pytorch_torchscript"
+    assert RUNTIME.option_keys == {"arguments", "reset", "trust"}
     assert session.runtime == f"torch {torch.__version__} (TorchScript)"
-    assert (
-        session.device == "cpu"
-        and session.signatures == {}
-        and session.memory_bytes >= 32
-    )
+    assert session.device == "cpu"
+    assert session.signatures == {}
+    assert session.memory_bytes >= 32
     assert not isinstance(session, ResettableSession)
 
 
@@ -327,10 +323,8 @@ def test_outputs_are_learned_from_a_run_if_the_manifest_has_inputs(save: Save):
 
 
 def test_manifest_names(save: Save):
-    inputs, outputs = (
-        (TensorSpec("features", "FP32", (-1, 3)),),
-        (TensorSpec("logits", "FP32", (-1, 2)),),
-    )
+    inputs = (TensorSpec("features", "FP32", (-1, 3)),)
+    outputs = (TensorSpec("logits", "FP32", (-1, 2)),)
     session = opened(save(Linear()), inputs, outputs)
     assert list(session.inputs) == [
         TensorSpec("features", "FP32", (-1, 3), aliases=("x",))
@@ -366,16 +360,12 @@ def test_nested_results_are_named_by_fields_and_keys(save: Save):
     assert [spec.name for spec in session.outputs] == names
     result = session.run({"x": floats(2)})
     assert list(result) == names
-    assert (
-        result["total"] == 1
-        and result["extra"].shape == (0,)
-        and result["twice"].tolist() == [0, 2]
-    )
-    assert (
-        result["output_6"].tolist() == [1, 2]
-        and result["output_7"] == 3
-        and result["output_8"] == b"word"
-    )
+    assert result["total"] == 1
+    assert result["extra"].shape == (0,)
+    assert result["twice"].tolist() == [0, 2]
+    assert result["output_6"].tolist() == [1, 2]
+    assert result["output_7"] == 3
+    assert result["output_8"] == b"word"
 
 
 def test_keys_that_only_a_run_shows_are_learned(save: Save):
@@ -398,7 +388,8 @@ def test_results_that_are_built_step_by_step_are_named(save: Save):
     ]
     result = session.run({"x": floats(1, 3)})
     np.testing.assert_array_equal(result["out"], result["output_3"])
-    assert result["sum"] == result["out"].sum() and result["output_2"].shape == (1, 3)
+    assert result["sum"] == result["out"].sum()
+    assert result["output_2"].shape == (1, 3)
 
 
 def test_a_dictionary_that_starts_empty_by_a_call(save: Save):
@@ -460,10 +451,8 @@ def test_plain_arguments_come_from_tensors(save: Save):
         ("sizes", "INT64", (-1,), True),
     ]
     result = session.run(PLAIN)
-    assert (
-        result["output_0"].tolist() == [12.5, 14.5]
-        and result["output_1"] == "hé!".encode()
-    )
+    assert result["output_0"].tolist() == [12.5, 14.5]
+    assert result["output_1"] == "hé!".encode()
 
 
 @pytest.mark.parametrize(
@@ -632,7 +621,8 @@ def test_datatypes_of_results(save: Save):
     ]
     result = list(session.run({"x": floats(2, 2)}).values())
     assert result[1].tolist() == [[0, 0x3F80], [0x4000, 0x4040]]
-    assert result[3].tolist() == [[0, 1], [2, 3]] and result[4].tolist() == [
+    assert result[3].tolist() == [[0, 1], [2, 3]]
+    assert result[4].tolist() == [
         [0, 2],
         [1, 3],
     ]
@@ -641,9 +631,8 @@ def test_datatypes_of_results(save: Save):
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_bfloat16_is_widened_unless_it_is_declared(save: Save):
     result = opened(save(Types())).run({"x": floats(1, 2)})
-    assert result["output_1"].dtype == np.float32 and result["output_1"].tolist() == [
-        [0, 1]
-    ]
+    assert result["output_1"].dtype == np.float32
+    assert result["output_1"].tolist() == [[0, 1]]
 
 
 def test_bfloat16_inputs(save: Save):
@@ -823,7 +812,8 @@ def test_other_files_are_named(tmp_path: Path):
 
 def test_damaged_files_raise_only_load_errors(save: Save):
     path = save(Linear())
-    whole, chance = path.read_bytes(), random.Random(7)
+    whole = path.read_bytes()
+    chance = random.Random(7)
     texts = []
     for number in range(MUTATIONS):
         data = bytearray(
@@ -836,7 +826,8 @@ def test_damaged_files_raise_only_load_errors(save: Save):
             opened(path)
         except ModelLoadError as error:
             texts.append(str(error))
-    assert len(texts) > MUTATIONS // 3 and not any("\n" in text for text in texts)
+    assert len(texts) > MUTATIONS // 3
+    assert not any("\n" in text for text in texts)
 
 
 # --- Public models
@@ -862,10 +853,8 @@ def test_silero(assets: Path, version: str):
     tolerance = float(expected["tolerance"].removeprefix("abs "))
     session = opened(assets / expected["model"])
     assert isinstance(session, ResettableSession)
-    x, rate = (
-        np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"),
-        np.array([16000]),
-    )
+    x = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy")
+    rate = np.array([16000])
     fresh = np.load(assets / "expected" / f"{case}.fresh_state_prob_of_chunk.npy")
     for _ in range(2):
         got = session.run({"x": x, "sr": rate})["output_0"]

@@ -81,7 +81,8 @@ def test_files_of_torch_itself(tmp_path: Path):
 def test_public_files(assets: Path):
     for folder, kind in (("torchscript", "torchscript"), ("ptl", "ptl")):
         files = sorted((assets / "models" / folder).iterdir())
-        assert files and {kind_of_zip(path) for path in files} == {kind}
+        assert files
+        assert {kind_of_zip(path) for path in files} == {kind}
 
 
 def test_a_file_that_is_not_a_zip_has_no_kind(tmp_path: Path):
@@ -135,7 +136,8 @@ def test_members_are_read_within_bounds(tmp_path: Path):
 
 def test_damaged_zips_have_a_kind_or_none(tmp_path: Path):
     path = zipped(tmp_path / "a.zip", *SCRIPT)
-    whole, chance = path.read_bytes(), random.Random(3)
+    whole = path.read_bytes()
+    chance = random.Random(3)
     for number in range(500):
         data = bytearray(
             whole[: chance.randrange(len(whole))] if number % 5 == 0 else whole

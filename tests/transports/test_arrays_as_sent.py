@@ -46,7 +46,8 @@ def echo(path: Path, datatype: str, shape: tuple[int | str, ...]) -> None:
 
 def pair(path: Path, rows: tuple[str | None, str | None]) -> None:
     """Write a model that adds two inputs whose row counts share a name."""
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    kind = onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(name, kind, [size, 4])
         for name, size in zip("ab", rows, strict=True)
@@ -125,12 +126,10 @@ def test_no_array_is_reshaped(client: Client, model: str, shape: list[int]) -> N
     )
     as_npy, as_json = (outcome(client, model, data) for data in (array, array.tolist()))
     if isinstance(as_npy, str):
-        assert (
-            as_npy.startswith("INVALID_INPUT")
-            and f"{shape}" in as_npy
-            and "expected" in as_npy
-            and isinstance(as_json, str)
-        )
+        assert as_npy.startswith("INVALID_INPUT")
+        assert f"{shape}" in as_npy
+        assert "expected" in as_npy
+        assert isinstance(as_json, str)
         return
     np.testing.assert_array_equal(as_npy, as_json)
     kept = [dim for dim in as_npy.shape if dim != 1] == [
@@ -179,7 +178,8 @@ def test_pixels_are_no_real_numbers(client: Client) -> None:
 
 def test_batches_of_two_inputs_must_match_if_they_share_a_name(client: Client) -> None:
     """Without a common name, other sizes are left to the model."""
-    two, one = np.ones((2, 4), np.float32), np.ones((1, 4), np.float32)
+    two = np.ones((2, 4), np.float32)
+    one = np.ones((1, 4), np.float32)
     for _ in range(2):  # the second request is of a known kind
         for first, second in ((two, one), (one, two)):
             with pytest.raises(
@@ -225,7 +225,8 @@ def test_every_form_of_a_photo_gets_one_answer(client: Client) -> None:
         client.predict("digits", data)["predictions"]
         for data in (file.getvalue(), pixels, pixels[None], image)
     ]
-    assert answers[0] and all(answer == answers[0] for answer in answers)
+    assert answers[0]
+    assert all(answer == answers[0] for answer in answers)
     drawn = [
         client.predict("digits", data, annotate="png")
         for data in (file.getvalue(), pixels)
@@ -253,7 +254,8 @@ def test_pillow_images_of_every_mode(client: Client) -> None:
     for mode in ("F", "I"):
         with pytest.raises(TypeError, match=f"mode {mode} has no known white"):
             client.predict("digits", seven.convert("L").convert(mode))
-    file, exif = io.BytesIO(), pil.Exif()
+    file = io.BytesIO()
+    exif = pil.Exif()
     exif[0x0112] = 6  # to be rotated by 90 degrees
     seven.transpose(pil.Transpose.ROTATE_90).save(file, "PNG", exif=exif)
     assert client.predict("digits", pil.open(file))["predictions"][0] == expected

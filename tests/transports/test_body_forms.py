@@ -150,8 +150,10 @@ REFERENCES = {
     "sum": ("/predictions/sum", JSON, b'{"a": [[1, 2]], "b": [[10, 20]]}'),
 }
 
-DIGITS, ONE = "/predictions/digits", "/predictions/digits?top_k=1"
-PHRASES, PETALS = "/predictions/phrases", "/predictions/petals"
+DIGITS = "/predictions/digits"
+ONE = "/predictions/digits?top_k=1"
+PHRASES = "/predictions/phrases"
+PETALS = "/predictions/petals"
 
 CASES = [
     # Pictures and sounds in JSON
@@ -729,7 +731,8 @@ CASES = [
 
 def add_model(path: Path) -> None:
     """Write an ONNX model with two inputs: y = a + b."""
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    kind = onnx.TensorProto.FLOAT
     inputs = [
         helper.make_tensor_value_info(name, kind, ["n", 2]) for name in ("a", "b")
     ]
@@ -839,7 +842,8 @@ def test_several_pictures_are_numbered(ask: Ask) -> None:
 def test_annotate_takes_one_picture(ask: Ask) -> None:
     path, content_type, body = REFERENCES["seven and three"]
     status, document = ask(f"{path}&annotate=png", content_type, body)
-    assert (status, document["code"]) == (400, "INVALID_PARAMETER")
+    assert status == 400
+    assert document["code"] == "INVALID_PARAMETER"
 
 
 def test_a_parameter_of_a_form_is_checked_against_the_task(ask: Ask) -> None:
@@ -851,7 +855,8 @@ def test_a_parameter_of_a_form_is_checked_against_the_task(ask: Ask) -> None:
 def test_too_many_files_are_refused(ask: Ask) -> None:
     parts = [(file("files"), SEVEN)] * 65
     status, document = ask(DIGITS, form_of(CURL), multipart(CURL, *parts))
-    assert status == 400 and "the limit is 64" in document["error"]
+    assert status == 400
+    assert "the limit is 64" in document["error"]
 
 
 # TensorFlow Serving and the Open Inference Protocol
@@ -890,7 +895,8 @@ def test_tensors_of_a_picture_model_over_v1(ask: Ask) -> None:
     """Numbers are tensors."""
     body = json.dumps({"instances": np.zeros((1, 8, 8, 1)).tolist()}).encode()
     status, document = ask("/v1/models/digits:predict", JSON, body)
-    assert status == 200 and len(document["predictions"][0]) == 10
+    assert status == 200
+    assert len(document["predictions"][0]) == 10
 
 
 @pytest.mark.parametrize(
@@ -900,7 +906,8 @@ def test_wrong_base64_over_v1(ask: Ask, values: Any) -> None:
     status, document = ask(
         "/v1/models/digits:predict", JSON, json.dumps(values).encode()
     )
-    assert status == 400 and document["error"] == "the picture is not base64"
+    assert status == 400
+    assert document["error"] == "the picture is not base64"
 
 
 ROW = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
@@ -917,12 +924,14 @@ def test_rows_by_feature_over_v1(ask: Ask) -> None:
         JSON,
         json.dumps({"instances": [ROW, ROW]}).encode(),
     )
-    assert status == 200 and rows == plain
+    assert status == 200
+    assert rows == plain
     columns = {name: [value, value] for name, value in ROW.items()}
     status, by_column = ask(
         "/v1/models/petals:predict", JSON, json.dumps({"inputs": columns}).encode()
     )
-    assert status == 200 and by_column["outputs"] == plain["predictions"]
+    assert status == 200
+    assert by_column["outputs"] == plain["predictions"]
 
 
 @pytest.mark.parametrize(
@@ -939,7 +948,8 @@ def test_wrong_features_over_v1(ask: Ask, row: Any, fault: str) -> None:
     status, document = ask(
         "/v1/models/petals:predict", JSON, json.dumps({"instances": [row]}).encode()
     )
-    assert status == 400 and fault in document["error"]
+    assert status == 400
+    assert fault in document["error"]
 
 
 def columns_of(rows: int, datatype: str = "FP64", **more: Any) -> bytes:
@@ -974,7 +984,8 @@ def test_a_tensor_for_each_feature(ask: Ask, datatype: str) -> None:
 
 def test_wrong_tensors_for_features_are_refused(ask: Ask) -> None:
     status, document = ask("/v2/models/petals/infer", JSON, columns_of(1, colour=1.0))
-    assert status == 400 and "unknown feature 'colour'" in document["error"]
+    assert status == 400
+    assert "unknown feature 'colour'" in document["error"]
     text = {"name": "sepal_length", "shape": [1], "datatype": "BYTES", "data": ["5"]}
     inputs = [
         {"name": n, "shape": [1], "datatype": "FP32", "data": [1]}
@@ -985,7 +996,8 @@ def test_wrong_tensors_for_features_are_refused(ask: Ask) -> None:
         JSON,
         json.dumps({"inputs": [text, *inputs]}).encode(),
     )
-    assert status == 400 and "BYTES does not fit the model's FP32" in document["error"]
+    assert status == 400
+    assert "BYTES does not fit the model's FP32" in document["error"]
 
 
 def oip_task(
@@ -1029,7 +1041,8 @@ def test_base64_of_mlserver(ask: Ask, sent: tuple[str, str, bytes]) -> None:
 
 def test_wrong_base64_of_mlserver(ask: Ask) -> None:
     status, document = ask(*oip_task(["*"], parameters={"content_type": "base64"}))
-    assert status == 400 and document["error"] == "input 'image' is not base64"
+    assert status == 400
+    assert document["error"] == "input 'image' is not base64"
 
 
 def test_several_texts_over_oip(ask: Ask) -> None:

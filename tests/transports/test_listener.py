@@ -78,7 +78,8 @@ def test_a_server_waits_for_its_ports(
         starting = pool.submit(
             new_server, MODELS, which, str(port), "--port-wait", "60"
         )
-        deadline, pace = time.monotonic() + LIMIT_S, threading.Event()
+        deadline = time.monotonic() + LIMIT_S
+        pace = threading.Event()
         while "waiting for it" not in (log.read_text() if log.exists() else ""):
             assert time.monotonic() < deadline
             pace.wait(0.02)
@@ -106,7 +107,8 @@ def test_connections_leave_room_for_other_files(
     else:
         [warning] = warnings
         assert warning.startswith(f"max_connections is {allowed}, not 512")
-        assert f"open only {files} files" in warning and "`ulimit -n 1024`" in warning
+        assert f"open only {files} files" in warning
+        assert "`ulimit -n 1024`" in warning
 
 
 def test_no_other_program_can_take_our_port() -> None:

@@ -107,42 +107,47 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
+def send_with_ids(server: Server) -> None:
+    """Send inferences, refusals and a socket request; check the ids of the answers."""
+    path = "/v2/models/petals/infer"
+    headers = {"X-Request-Id": "order-7/a:b", "traceparent": PARENT}
+    for number in range(2):  # the second request is compiled
+        body = {"id": f"infer-{number}", "inputs": [ROW]}
+        answer = server.call("POST", path, json=body, headers=headers)
+        assert answer.headers["X-Request-Id"] == "order-7/a:b"
+        assert answer.json()["id"] == f"infer-{number}"
+
+    refused = server.call("POST", "/predictions/nothing", data=b"[1]", headers=headers)
+    assert refused.status_code == 404
+    assert refused.headers["X-Request-Id"] == "order-7/a:b"
+
+    url = f"{server.url}{path}"
+    large = server.session.post(url, data=b" " * 5000, headers=headers)
+    assert large.status_code == 401
+    assert large.headers["X-Request-Id"] == "order-7/a:b"
+
+    with server.connect() as connection:
+        document = {"id": "by socket", "inputs": [ROW]}
+        connection.call(f"POST {path}", json.dumps(document).encode())
+
+
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_request_ids_are_logged_and_answered(
     new_server: StartServer, form: str
 ) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-format", form)
-    headers = {"X-Request-Id": "order-7/a:b", "traceparent": PARENT}
-    for number in range(2):  # the second request is compiled
-        body = {"id": f"infer-{number}", "inputs": [ROW]}
-        answer = server.call(
-            "POST", "/v2/models/petals/infer", json=body, headers=headers
-        )
-        assert answer.headers["X-Request-Id"] == "order-7/a:b"
-        assert answer.json()["id"] == f"infer-{number}"
-    refused = server.call("POST", "/predictions/nothing", data=b"[1]", headers=headers)
-    assert (
-        refused.status_code == 404 and refused.headers["X-Request-Id"] == "order-7/a:b"
-    )
-    large = server.session.post(
-        f"{server.url}/v2/models/petals/infer", data=b" " * 5000, headers=headers
-    )
-    assert large.status_code == 401 and large.headers["X-Request-Id"] == "order-7/a:b"
-    with server.connect() as connection:
-        connection.call(
-            "POST /v2/models/petals/infer",
-            json.dumps({"id": "by socket", "inputs": [ROW]}).encode(),
-        )
+    send_with_ids(server)
     server.stop()
-    log = server.log.read_text()
     if form == "text":
+        log = server.log.read_text()
         assert f"B out, request_id order-7/a:b, trace_id {TRACE}, id infer-1" in log
         assert "B out, id by%20socket" in log
         return
-    lines = [line for line in fields(server) if line["method"] == "POST"]
-    ids = [
-        (line.get("request_id"), line.get("trace_id"), line.get("id")) for line in lines
-    ]
+    ids = []
+    for line in fields(server):
+        if line["method"] == "POST":
+            names = ("request_id", "trace_id", "id")
+            ids.append(tuple(line.get(name) for name in names))
     own = ("order-7/a:b", TRACE)
     assert ids == [
         (*own, "infer-0"),
@@ -156,7 +161,8 @@ def test_request_ids_are_logged_and_answered(
 @pytest.mark.parametrize("name", ["", "a" * 129, "a b", "a;b", "\xe4", "<script>"])
 def test_invalid_request_ids_are_not_repeated(server: Server, name: str) -> None:
     answer = server.call("GET", "/v2", headers={"X-Request-Id": name.encode("latin-1")})
-    assert answer.status_code == 200 and "X-Request-Id" not in answer.headers
+    assert answer.status_code == 200
+    assert "X-Request-Id" not in answer.headers
 
 
 @pytest.mark.parametrize(
@@ -234,7 +240,8 @@ def test_there_are_no_lines_without_a_terminal_or_when_switched_off(
 
 def read_until(terminal: int, end: str) -> str:
     """Return a terminal's output up to some words."""
-    text, deadline = "", time.monotonic() + 120
+    text = ""
+    deadline = time.monotonic() + 120
     while end not in text:
         ready, _, _ = select.select(
             [terminal], [], [], max(0.0, deadline - time.monotonic())
@@ -289,7 +296,8 @@ def test_long_lines_are_cut_when_there_is_no_room() -> None:
         for text in ("é" * 3000, "left out"):
             handler.emit(logging.makeLogRecord({"msg": text}))
         begun = os.read(reader, 8192).decode()
-        assert begun == "é" * len(begun) and 0 < len(begun) < 3000
+        assert begun == "é" * len(begun)
+        assert 0 < len(begun) < 3000
         handler.emit(logging.makeLogRecord({"msg": "there again"}))
         assert os.read(reader, 8192).decode() == (
             "\n2 lines are missing here: nobody read standard error\nthere again\n"

@@ -119,9 +119,11 @@ def timeless(value: Any) -> Any:
 
 def comparable(said: Said) -> Any:
     """Return the parts that must be equal."""
-    head, tail = said.body, b""
+    head = said.body
+    tail = b""
     if said.json_length is not None:
-        head, tail = said.body[: said.json_length], said.body[said.json_length :]
+        head = said.body[: said.json_length]
+        tail = said.body[said.json_length :]
     if said.content_type.startswith("text/plain"):
         content: Any = sorted(
             {line.partition("{")[0].split()[0] for line in head.decode().splitlines()}
@@ -298,7 +300,8 @@ def raw_cases() -> Iterator[Case]:
 
 
 DIABETES = "/v2/repository/models/diabetes"
-LOAD, UNLOAD = f"{DIABETES}/load", f"{DIABETES}/unload"
+LOAD = f"{DIABETES}/load"
+UNLOAD = f"{DIABETES}/unload"
 
 
 def control_cases() -> Iterator[Case]:
@@ -377,7 +380,8 @@ CASES = [*inference_cases(), *raw_cases(), *control_cases(), *path_cases()]
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_both_transports_give_the_same_answer(both, case):
     plain, framed, token = both
-    first, second = over_http(plain, token, case), over_socket(framed, case)
+    first = over_http(plain, token, case)
+    second = over_socket(framed, case)
     if (
         case.path == UNLOAD
         # the server is shared, and another process may run the case that would load the
@@ -386,9 +390,8 @@ def test_both_transports_give_the_same_answer(both, case):
         assert framed.call(f"POST {LOAD}").status == 200
     if case.method == "HEAD":
         # HTTP cannot send an error's body here; the socket can.
-        assert first.status == second.status and (
-            second.status != 200 or second.body == b""
-        )
+        assert first.status == second.status
+        assert second.status != 200 or second.body == b""
         return
     assert comparable(second) == comparable(first)
     if case.status is not None:

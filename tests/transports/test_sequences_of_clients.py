@@ -119,7 +119,8 @@ def test_a_last_step_may_be_sent_by_hand(client: Client) -> None:
 
 def test_a_sound_may_be_sent_in_pieces(client: Client) -> None:
     """Windows continue across pieces, so a microphone can be streamed."""
-    loud, pool = np.full(8, 1 / 64, np.float64), {"pool": "none"}
+    loud = np.full(8, 1 / 64, np.float64)
+    pool = {"pool": "none"}
     with client.sequence("voice") as pieces:
         answers = [
             pieces.predict(loud, parameters=pool)["predictions"] for _ in range(3)

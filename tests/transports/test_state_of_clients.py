@@ -101,7 +101,8 @@ def test_two_apps_with_the_same_id_have_separate_states(
         assert apps[name, transport].step(10 * factor) == 11 * factor
     assert apps["a", transport].step(0, sequence_end=True) == 22
     assert apps["a", transport].step(1) == "INVALID_REQUEST"
-    assert apps["b", transport].step(1) == 34 and apps["own", transport].step(1) == 12
+    assert apps["b", transport].step(1) == 34
+    assert apps["own", transport].step(1) == 12
 
 
 def test_one_token_has_one_state_over_both_transports(
@@ -123,6 +124,8 @@ def test_without_tokens_all_clients_have_one_identity(
     server = new_server(
         folder.parent, "--no-auth", "--state-dir", str(tmp_path / "state")
     )
-    one, two = App(server, "http", None), App(server, "socket", None)
-    assert one.step(1, sequence_start=True) == 1 and two.step(2) == 3
+    one = App(server, "http", None)
+    two = App(server, "socket", None)
+    assert one.step(1, sequence_start=True) == 1
+    assert two.step(2) == 3
     two.close()

@@ -21,10 +21,10 @@ Answers = Counter[tuple[str, str, str, str]]
 def read(server: Server, path: str = "/metrics") -> tuple[Answers, dict[str, float]]:
     """Return answers by transport, method, route and status; connections by transport."""
     answer = server.call("GET", path)
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
-        "text/plain; version=0.0.4"
-    )
-    answers, opened = Counter(), {}
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    answers = Counter()
+    opened = {}
     for family in text_string_to_metric_families(answer.text):
         for one in family.samples:
             if one.name == "pocketserve_responses_total":

@@ -121,18 +121,14 @@ def test_random_frames_round_trip(frame: Frame, cuts: list[int]) -> None:
         for f in feed(decoder, data[start:end])
     ]
     (one,) = found
-    assert (one.type, one.request_id, one.arg, one.target) == (
-        frame.type,
-        frame.request_id,
-        frame.arg,
-        frame.target,
-    )
+    assert one.type == frame.type
+    assert one.request_id == frame.request_id
+    assert one.arg == frame.arg
+    assert one.target == frame.target
     assert list(one.ext.items()) == list(frame.ext.items())
-    assert (one.json_length, bytes(one.body), one.discarded) == (
-        frame.json_length,
-        frame.body,
-        False,
-    )
+    assert one.json_length == frame.json_length
+    assert bytes(one.body) == frame.body
+    assert one.discarded is False
     assert encode_frame(one) == data
     assert encode_head(frame, len(frame.body)) + frame.body == data
 
@@ -250,7 +246,9 @@ def test_discarded_bodies_take_no_memory() -> None:
     finally:
         tracemalloc.stop()
     (frame,) = found
-    assert frame.discarded and frame.body == b"" and not decoder.mid_frame
+    assert frame.discarded
+    assert frame.body == b""
+    assert not decoder.mid_frame
 
 
 def test_large_bodies_are_complete() -> None:
@@ -262,7 +260,8 @@ def test_large_bodies_are_complete() -> None:
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
     (frame,) = [frame for piece in pieces for frame in feed(decoder, piece)]
-    assert frame.body == body and frame.ext == {2: b"image/png"}
+    assert frame.body == body
+    assert frame.ext == {2: b"image/png"}
 
 
 @pytest.mark.parametrize("target_length", range(1, 18))
@@ -280,7 +279,8 @@ def test_aligned_tensors_stay_aligned_in_memory(
         decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX)
         (found,) = [f for piece in pieces for f in feed(decoder, piece)]
         assert np.frombuffer(found.body, np.uint8).ctypes.data % ALIGNMENT == 0
-        assert found.target == frame.target and len(found.body) == size
+        assert found.target == frame.target
+        assert len(found.body) == size
 
 
 @pytest.mark.parametrize("step", [BUFFER_BYTES - 1, BUFFER_BYTES, 2**20])
@@ -399,6 +399,7 @@ def test_the_fast_path_for_requests_checks_the_same() -> None:
                         and json_length <= 4
                     )
                     try:
-                        assert parse_header(encode_header(header)) == header and good
+                        assert parse_header(encode_header(header)) == header
+                        assert good
                     except ConnectionFaultError:
                         assert not good

@@ -20,7 +20,8 @@ from pocketserve_wire.tensor import to_raw
 from wire.wire_bodies import SETTINGS
 from wire.wire_vectors import FOLDER, Vector, load, summary
 
-GOOD, BAD = load("valid", "frames"), load("invalid", "frames")
+GOOD = load("valid", "frames")
+BAD = load("invalid", "frames")
 # Bytes that are legal after any frame that follows READY.
 PONG = encode_header(Header(FrameType.PONG, 0, 77, 0, 0, 0, 0))
 
@@ -52,7 +53,8 @@ def test_files_are_the_generators_output() -> None:
 
 def test_there_are_enough_small_vectors() -> None:
     """Test suites of other languages may rely on it."""
-    assert len(GOOD) >= 60 and len(BAD) >= 80
+    assert len(GOOD) >= 60
+    assert len(BAD) >= 80
     assert max(path.stat().st_size for path in FOLDER.rglob("*.bin")) <= 128 * 1024
 
 
@@ -86,7 +88,8 @@ def test_valid_vectors_followed_by_more(vector: Vector) -> None:
     decoder = vector.decoder()
     *frames, pong = feed(decoder, vector.data + PONG + PONG[:5])
     assert [summary(frame) for frame in frames] == expected(vector)
-    assert (pong.type, pong.arg) == (FrameType.PONG, 77)
+    assert pong.type == FrameType.PONG
+    assert pong.arg == 77
     assert decoder.mid_frame
 
 
@@ -192,10 +195,8 @@ def until_fault(
 def test_invalid_vectors_in_pieces(vector: Vector, step: int) -> None:
     """Frames before the fault are found, at any piece size."""
     frames, error, _ = until_fault(vector.decoder(), split(vector.data, step))
-    assert (error.fault.name, int(error.fault)) == (
-        vector.facts["code"],
-        vector.facts["reason"],
-    )
+    assert error.fault.name == vector.facts["code"]
+    assert int(error.fault) == vector.facts["reason"]
     assert isinstance(error, HttpPeerError) == vector.facts["http"]
     assert len(frames) == vector.facts["good_frames"]
 

@@ -17,11 +17,9 @@ from pocketserve_wire.oip import (
 )
 from wire.wire_bodies import decode, refusal, request, with_binary
 
-TENSOR, REQUEST, HEADER = (
-    ErrorCode.INVALID_TENSOR,
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.INVALID_HEADER,
-)
+TENSOR = ErrorCode.INVALID_TENSOR
+REQUEST = ErrorCode.INVALID_REQUEST
+HEADER = ErrorCode.INVALID_HEADER
 EIGHT = bytes(8)
 BOOLS = {"datatype": "BOOL", "shape": [2]}
 TEXTS = {"datatype": "BYTES", "shape": [2]}
@@ -158,15 +156,19 @@ def test_an_empty_input_with_and_without_the_header(length: str | None) -> None:
         {"data": ..., "shape": [0, 2], "parameters": {"binary_data_size": 0}}
     )
     (tensor,) = decode(body, len(body) if length else None).inputs
-    assert (tensor.shape, bytes(tensor.data)) == ((0, 2), b"")
+    assert tensor.shape == (0, 2)
+    assert bytes(tensor.data) == b""
 
 
 def test_length_zero_is_a_body_without_json() -> None:
     """The whole body is one input's bytes, and the answer is binary."""
     for body in (b"", b"\x00\x01", request()):
         got = decode(body, 0)
-        assert got.raw is not None and got.raw.obj is body
-        assert (got.inputs, got.outputs, got.binary_output) == ([], [], True)
+        assert got.raw is not None
+        assert got.raw.obj is body
+        assert got.inputs == []
+        assert got.outputs == []
+        assert got.binary_output is True
 
 
 RAW = [
@@ -196,7 +198,8 @@ def test_a_raw_body_determines_one_variable_dimension(
         assert caught.value.code is TENSOR
         return
     tensor = raw_input(memoryview(body), "x", datatype, shape)
-    assert (tensor.shape, bytes(tensor.data)) == (expected, body)
+    assert tensor.shape == expected
+    assert bytes(tensor.data) == body
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,8 @@ def test_a_raw_bytes_body_is_one_element(
 ) -> None:
     """As in Triton, it has no length in front."""
     tensor = raw_input(memoryview(b"\x05\0\0\0hello"), "x", "BYTES", shape)
-    assert (tensor.shape, tensor.data) == (expected, [b"\x05\0\0\0hello"])
+    assert tensor.shape == expected
+    assert tensor.data == [b"\x05\0\0\0hello"]
 
 
 # No copies
@@ -226,7 +230,8 @@ def test_a_binary_tensor_is_a_view_into_the_body() -> None:
     body, length = with_binary(bytes(PHOTO_BYTES), PHOTO)
     data = decode(body, length).inputs[0].data
     assert isinstance(data, memoryview)
-    assert data.obj is body and data.nbytes == PHOTO_BYTES
+    assert data.obj is body
+    assert data.nbytes == PHOTO_BYTES
     assert address(data) == address(body) + length
 
 
@@ -238,18 +243,17 @@ def test_arrays_share_the_body(as_array: object) -> None:
     array = as_array(decode(body, length).inputs[0])
     assert array.__array_interface__["data"][0] == address(body) + length
     assert np.shares_memory(array, np.frombuffer(body, np.uint8))
-    assert (array.shape, array.dtype, array.flags.writeable) == (
-        (1, 224, 224, 3),
-        np.uint8,
-        False,
-    )
+    assert array.shape == (1, 224, 224, 3)
+    assert array.dtype == np.uint8
+    assert array.flags.writeable is False
 
 
 def test_encoding_does_not_copy_the_tensor() -> None:
     data = memoryview(bytes(PHOTO_BYTES))
     tensor = Tensor("x", "UINT8", (PHOTO_BYTES,), data)
     _, chunk = encode_infer_request(InferRequest([tensor])).chunks
-    assert isinstance(chunk, memoryview) and chunk.obj is data.obj
+    assert isinstance(chunk, memoryview)
+    assert chunk.obj is data.obj
 
 
 @pytest.mark.parametrize("offset", range(8))
@@ -272,8 +276,6 @@ def test_bytes_tensors_have_no_buffer() -> None:
     tensor = Tensor("x", "BYTES", (2, 1), [b"a", b"\xff\0"])
     assert not hasattr(tensor, "__array_interface__")
     array = to_array(tensor)
-    assert (array.dtype, array.shape, array.reshape(-1).tolist()) == (
-        object,
-        (2, 1),
-        [b"a", b"\xff\0"],
-    )
+    assert array.dtype == object
+    assert array.shape == (2, 1)
+    assert array.reshape(-1).tolist() == [b"a", b"\xff\0"]

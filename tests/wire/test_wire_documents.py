@@ -9,8 +9,10 @@ import pytest
 from pocketserve_wire import ApiError, ErrorCode, limits, strict_json
 from wire.wire_bodies import decode, document, refusal, request
 
-MALFORMED, REQUEST = ErrorCode.MALFORMED_JSON, ErrorCode.INVALID_REQUEST
-TENSOR, PARAMETER = ErrorCode.INVALID_TENSOR, ErrorCode.INVALID_PARAMETER
+MALFORMED = ErrorCode.MALFORMED_JSON
+REQUEST = ErrorCode.INVALID_REQUEST
+TENSOR = ErrorCode.INVALID_TENSOR
+PARAMETER = ErrorCode.INVALID_PARAMETER
 PLAIN = request()
 
 
@@ -148,7 +150,8 @@ def test_documents_with_too_many_parts_are_refused(
     assert len(parsed) == 1
     with pytest.raises(ApiError, match=f"{text}.*send tensors as binary") as caught:
         strict_json.loads(head + part * maximum + tail)
-    assert caught.value.code is MALFORMED and len(parsed) == 1
+    assert caught.value.code is MALFORMED
+    assert len(parsed) == 1
 
 
 def test_the_maximum_number_of_values_is_parsed() -> None:
@@ -278,10 +281,15 @@ def test_encoding_flags_are_removed_from_the_parameters() -> None:
     got = decode(
         request(parameters={"binary_data_output": True, "own": 2}, outputs=asked)
     )
-    assert (got.binary_output, got.parameters) == (True, {"own": 2})
+    assert got.binary_output is True
+    assert got.parameters == {"own": 2}
     y, z = got.outputs
-    assert (y.binary, y.classification, y.parameters) == (True, 2, {"own": 1})
-    assert (z.binary, z.classification, z.parameters) == (False, 0, {})
+    assert y.binary is True
+    assert y.classification == 2
+    assert y.parameters == {"own": 1}
+    assert z.binary is False
+    assert z.classification == 0
+    assert z.parameters == {}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def decode(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_hostile_bytes_give_frames_or_one_fault(seed):
-    hostile, pieces = Hostile(seed), random.Random(seed)
+    hostile = Hostile(seed)
+    pieces = random.Random(seed)
     for _ in range(50):
         data = b"".join(hostile.connection(25))
         whole = decode(data, [len(data)])
@@ -75,7 +76,8 @@ def test_hostile_bytes_give_frames_or_one_fault(seed):
                 (one.type, bytes(one.body)) for one in whole[0]
             ]
         for frame in whole[0]:
-            assert len(frame.target) <= MAX_TARGET_BYTES and len(frame.body) <= MAX_BODY
+            assert len(frame.target) <= MAX_TARGET_BYTES
+            assert len(frame.body) <= MAX_BODY
             assert sum(map(len, frame.ext.values())) <= MAX_EXT_BYTES
 
 

@@ -170,11 +170,9 @@ def check_request(sent: InferRequest, *, binary: bool) -> None:
         for a, b in zip(got.inputs, sent.inputs, strict=True)
     ].count(False) == 0
     assert got.outputs == sent.outputs
-    assert (got.id, got.parameters, got.binary_output) == (
-        sent.id,
-        sent.parameters,
-        sent.binary_output,
-    )
+    assert got.id == sent.id
+    assert got.parameters == sent.parameters
+    assert got.binary_output == sent.binary_output
     assert got.raw is None
 
 
@@ -221,11 +219,9 @@ def test_responses_that_mix_json_and_binary_survive(
     got = decode_infer_response(body_of(body), body.json_length)
     for mine, theirs in zip(got.outputs, sent.outputs, strict=True):
         assert same(mine, theirs, nan_bits=binary[theirs.name])
-    assert (got.model_name, got.model_version, got.id) == (
-        sent.model_name,
-        sent.model_version,
-        sent.id,
-    )
+    assert got.model_name == sent.model_name
+    assert got.model_version == sent.model_version
+    assert got.id == sent.id
     assert got.parameters == sent.parameters
 
 
@@ -269,7 +265,8 @@ def test_one_request_mixes_json_and_binary() -> None:
     a, b, c, d = decode(header + raw, len(header)).inputs
     assert to_json_values(a) == [-1, 2]
     assert to_json_values(b) == [0.5]
-    assert (c.data, c.parameters) == ([b"\xff\0a", b""], {"k": "v"})
+    assert c.data == [b"\xff\0a", b""]
+    assert c.parameters == {"k": "v"}
     assert d.data == ["é".encode()]
 
 
@@ -297,7 +294,9 @@ def test_a_response_may_lack_an_id_and_have_a_null_version() -> None:
     got = decode_infer_response(
         b'{"model_name":"m","model_version":null,"outputs":[]}', None
     )
-    assert (got.model_version, got.id, got.outputs) == ("", "", [])
+    assert got.model_version == ""
+    assert got.id == ""
+    assert got.outputs == []
     assert b'"id"' not in body_of(
         encode_infer_response(InferResponse("m", "1", []), {})
     )

@@ -36,9 +36,11 @@ def written(request: InferRequest) -> tuple[bytes, int]:
 
 def test_a_second_request_has_its_own_bytes() -> None:
     """The JSON part is cached, the bytes after it are each request's own."""
-    first, second = InferRequest([tensor(0)]), InferRequest([tensor(9)])
+    first = InferRequest([tensor(0)])
+    second = InferRequest([tensor(9)])
     bodies = [written(request) for request in (first, second, first)]
-    assert bodies[0] == bodies[2] and bodies[0][1] == bodies[1][1]
+    assert bodies[0] == bodies[2]
+    assert bodies[0][1] == bodies[1][1]
     assert decode_infer_request(*bodies[1]).inputs == second.inputs
 
 
@@ -75,12 +77,11 @@ def test_requests_with_one_difference_do_not_share_a_part(other: InferRequest) -
     plain = InferRequest([tensor()])
     for request in (plain, other, plain, other):
         got = decode_infer_request(*written(request))
-        assert (got.inputs, got.outputs, got.parameters) == (
-            request.inputs,
-            request.outputs,
-            request.parameters,
-        )
-        assert (got.id, got.binary_output) == (request.id, request.binary_output)
+        assert got.inputs == request.inputs
+        assert got.outputs == request.outputs
+        assert got.parameters == request.parameters
+        assert got.id == request.id
+        assert got.binary_output == request.binary_output
         assert [type(value) for value in got.parameters.values()] == [
             type(v) for v in request.parameters.values()
         ]
@@ -93,9 +94,8 @@ def test_a_second_response_has_its_own_bytes_and_parameters() -> None:
     ]}  # fmt: skip
     text = json.dumps(header).encode()
     first = decode_infer_response(text + b"\1\2", len(text))
-    assert isinstance(first.parameters, dict) and isinstance(
-        first.outputs[0].parameters, dict
-    )
+    assert isinstance(first.parameters, dict)
+    assert isinstance(first.outputs[0].parameters, dict)
     first.parameters.clear()
     first.outputs[0].parameters.clear()
     first.outputs.clear()
@@ -136,4 +136,5 @@ def test_a_cache_is_bounded() -> None:
     cache: TemplateCache[int, int] = TemplateCache()
     for number in range(3 * MAX_TEMPLATES + 1):
         cache.keep(number, number)
-        assert cache[number] == number and len(cache) <= MAX_TEMPLATES
+        assert cache[number] == number
+        assert len(cache) <= MAX_TEMPLATES

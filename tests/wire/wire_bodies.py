@@ -49,7 +49,8 @@ def tensors(
     name: str | None = None,
 ) -> Tensor:
     """Generate tensors; ``text`` restricts BYTES elements to JSON's characters."""
-    datatype, shape = draw(st.sampled_from(datatypes)), draw(shapes)
+    datatype = draw(st.sampled_from(datatypes))
+    shape = draw(shapes)
     own_name = name if name is not None else draw(names)
     own_parameters = draw(parameters("binary_data_size"))
     count = math.prod(shape)

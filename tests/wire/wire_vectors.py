@@ -27,7 +27,8 @@ class Vector:
 
     def decoder(self) -> FrameDecoder:
         """Return a decoder for this vector's receiver."""
-        awaits, server = self.facts.get("awaits"), self.facts["receiver"] == "server"
+        awaits = self.facts.get("awaits")
+        server = self.facts["receiver"] == "server"
         allowed = (
             ALLOWED[Role.SERVER, HandshakeState.READY]
             if server

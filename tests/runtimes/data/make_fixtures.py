@@ -232,76 +232,115 @@ class Writer:
         return self.builder.EndVector()
 
 
+def described_files(w: Writer) -> dict[str, Any]:
+    """Write the associated files by a short name."""
+    return {
+        "english": w.table(
+            (0, "text", "labels_en.txt"), (2, "Int8", 2), (3, "text", "en")
+        ),
+        "german": w.table(
+            (0, "text", "labels_de.txt"), (2, "Int8", 2), (3, "text", "de")
+        ),
+        "plain": w.table(
+            (0, "text", "labels.txt"),
+            (1, "text", "the labels"),
+            (2, "Int8", 2),
+            (4, "text", "v1"),
+        ),
+        "values": w.table((0, "text", "values.txt"), (2, "Int8", 3)),
+        "vocabulary": w.table((0, "text", "vocab.txt"), (2, "Int8", 5)),
+        "future": w.table((0, "text", "future.bin"), (2, "Int8", 77)),
+    }
+
+
+def process_units(w: Writer, files: dict[str, Any]) -> list[Any]:
+    """Write each kind of process unit, and an unknown one."""
+    vocabulary = files["vocabulary"]
+    future = files["future"]
+
+    normalization = w.table((0, "reals", [127.5, 127.0]), (1, "reals", [127.5]))
+    normalized = w.table((0, "Uint8", 1), (1, "table", normalization))
+
+    calibration = w.table((0, "Int8", 1), (1, "Float32", 0.25))
+    calibrated = w.table((0, "Uint8", 2), (1, "table", calibration))
+
+    threshold = w.table((0, "Float32", 0.5))
+    above_threshold = w.table((0, "Uint8", 3), (1, "table", threshold))
+
+    bert = w.table((0, "tables", [vocabulary]))
+    by_bert = w.table((0, "Uint8", 4), (1, "table", bert))
+
+    sentence_piece = w.table((0, "tables", [future]), (1, "tables", [vocabulary]))
+    by_sentence_piece = w.table((0, "Uint8", 5), (1, "table", sentence_piece))
+
+    expression = w.table((0, "text", r"\W+"), (1, "tables", [vocabulary]))
+    by_expression = w.table((0, "Uint8", 6), (1, "table", expression))
+
+    unknown = w.table((0, "Uint8", 99), (1, "table", w.table()))
+    return [
+        normalized,
+        calibrated,
+        above_threshold,
+        by_bert,
+        by_sentence_piece,
+        by_expression,
+        unknown,
+    ]
+
+
+def tensor_contents(w: Writer) -> list[Any]:
+    """Write each kind of content, that of an image first, and an unknown one."""
+    size = w.table((0, "Uint32", 32), (1, "Uint32", 24))
+    picture = w.table((0, "Int8", 1), (1, "table", size))
+    image = w.table((0, "Uint8", 2), (1, "table", picture))
+
+    order = w.table((0, "integers", [1, 0, 3, 2]), (1, "Int8", 1), (2, "Int8", 1))
+    value_range = w.table((0, "Int32", 2), (1, "Int32", 3))
+    boxes = w.table((0, "Uint8", 3), (1, "table", order), (2, "table", value_range))
+
+    rate = w.table((0, "Uint32", 16000), (1, "Uint32", 1))
+    audio = w.table((0, "Uint8", 4), (1, "table", rate))
+
+    features = w.table((0, "Uint8", 1), (1, "table", w.table()))
+    unknown = w.table((0, "Uint8", 9), (1, "table", w.table()))
+    return [image, boxes, audio, features, unknown]
+
+
+def described_inputs(w: Writer, units: list[Any]) -> list[Any]:
+    """Write an input with every field, and one per other kind of content."""
+    contents = tensor_contents(w)
+    statistics = w.table((0, "reals", [1.0]), (1, "reals", [-1.0]))
+    inputs = [
+        w.table(
+            (0, "text", "image"),
+            (1, "text", "a small picture"),
+            (2, "texts", ["batch", "pixel"]),
+            (3, "table", contents[0]),
+            (4, "tables", units),
+            (5, "table", statistics),
+        )
+    ]
+    for number, content in enumerate(contents[1:]):
+        name = (0, "text", f"other {number}")
+        inputs.append(w.table(name, (3, "table", content)))
+    return inputs
+
+
 def description() -> bytes:
     """Return a ModelMetadata with each kind of content and process unit once."""
     w = Writer()
-    english = w.table((0, "text", "labels_en.txt"), (2, "Int8", 2), (3, "text", "en"))
-    german = w.table((0, "text", "labels_de.txt"), (2, "Int8", 2), (3, "text", "de"))
-    plain = w.table(
-        (0, "text", "labels.txt"),
-        (1, "text", "the labels"),
-        (2, "Int8", 2),
-        (4, "text", "v1"),
-    )
-    values = w.table((0, "text", "values.txt"), (2, "Int8", 3))
-    vocabulary = w.table((0, "text", "vocab.txt"), (2, "Int8", 5))
-    future = w.table((0, "text", "future.bin"), (2, "Int8", 77))
-    normalization = w.table((0, "reals", [127.5, 127.0]), (1, "reals", [127.5]))
-    units = [
-        w.table((0, "Uint8", 1), (1, "table", normalization)),
-        w.table(
-            (0, "Uint8", 2), (1, "table", w.table((0, "Int8", 1), (1, "Float32", 0.25)))
-        ),
-        w.table((0, "Uint8", 3), (1, "table", w.table((0, "Float32", 0.5)))),
-        w.table((0, "Uint8", 4), (1, "table", w.table((0, "tables", [vocabulary])))),
-        w.table(
-            (0, "Uint8", 5),
-            (1, "table", w.table((0, "tables", [future]), (1, "tables", [vocabulary]))),
-        ),
-        w.table(
-            (0, "Uint8", 6),
-            (1, "table", w.table((0, "text", r"\W+"), (1, "tables", [vocabulary]))),
-        ),
-        w.table((0, "Uint8", 99), (1, "table", w.table())),
-    ]
-    size = w.table((0, "Uint32", 32), (1, "Uint32", 24))
-    contents = [
-        w.table(
-            (0, "Uint8", 2), (1, "table", w.table((0, "Int8", 1), (1, "table", size)))
-        ),
-        w.table(
-            (0, "Uint8", 3),
-            (
-                1,
-                "table",
-                w.table((0, "integers", [1, 0, 3, 2]), (1, "Int8", 1), (2, "Int8", 1)),
-            ),
-            (2, "table", w.table((0, "Int32", 2), (1, "Int32", 3))),
-        ),
-        w.table(
-            (0, "Uint8", 4),
-            (1, "table", w.table((0, "Uint32", 16000), (1, "Uint32", 1))),
-        ),
-        w.table((0, "Uint8", 1), (1, "table", w.table())),
-        w.table((0, "Uint8", 9), (1, "table", w.table())),
-    ]
-    image = w.table(
-        (0, "text", "image"),
-        (1, "text", "a small picture"),
-        (2, "texts", ["batch", "pixel"]),
-        (3, "table", contents[0]),
-        (4, "tables", units),
-        (5, "table", w.table((0, "reals", [1.0]), (1, "reals", [-1.0]))),
-    )
-    others = [
-        w.table((0, "text", f"other {n}"), (3, "table", c))
-        for n, c in enumerate(contents[1:])
-    ]
-    scores = w.table((0, "text", "scores"), (6, "tables", [german, english, plain]))
-    classes = w.table((0, "text", "classes"), (6, "tables", [future, values]))
+    files = described_files(w)
+    units = process_units(w, files)
+    inputs = described_inputs(w, units)
+
+    labels = [files["german"], files["english"], files["plain"]]
+    others = [files["future"], files["values"]]
+    scores = w.table((0, "text", "scores"), (6, "tables", labels))
+    classes = w.table((0, "text", "classes"), (6, "tables", others))
     group = w.table((0, "text", "result"), (1, "texts", ["scores", "classes"]))
+
     graph = w.table(
-        (2, "tables", [image, *others]),
+        (2, "tables", inputs),
         (3, "tables", [scores, classes]),
         (8, "tables", [group]),
     )
@@ -312,7 +351,7 @@ def description() -> bytes:
         (3, "tables", [graph]),
         (4, "text", "someone"),
         (5, "text", "Apache-2.0"),
-        (6, "tables", [vocabulary]),
+        (6, "tables", [files["vocabulary"]]),
         (7, "text", "1.5.0"),
     )
     w.builder.Finish(root, b"M001")
@@ -321,7 +360,8 @@ def description() -> bytes:
 
 def described(tree: Any) -> None:
     """Add the description the way buffers and entries of the model are stored."""
-    buffer, entry = schema.BufferT(), schema.MetadataT()
+    buffer = schema.BufferT()
+    entry = schema.MetadataT()
     buffer.data = np.frombuffer(description(), np.uint8)
     entry.name, entry.buffer = b"TFLITE_METADATA", len(tree.buffers)
     tree.buffers.append(buffer)
