@@ -47,9 +47,10 @@ class Stalled:
         return is_sent
 
     def read_all(self) -> None:
-        """Read everything that was sent."""
-        while self._sent:
-            self._sent -= len(self.peer.recv(1 << 20))
+        """Read everything that was sent before."""
+        rest = self._sent
+        while rest:
+            rest -= len(self.peer.recv(min(rest, 1 << 20)))
 
     def close(self) -> None:
         """Close both ends."""
