@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import gguf_files
+from pocketserve.formats import DamagedFileError, gguf
 from pocketserve.formats.gguf import GgufHeader, read_gguf
 from pocketserve.runtimes.llm.memory import (
     ENGINE_BYTES,
     plan_context,
     required_bytes,
+    working_bytes,
 )
 from pocketserve.runtimes.llm.options import GenerationOptions
 from pocketserve_wire import ApiError, ErrorCode
@@ -32,7 +35,8 @@ def header(tmp_path: Path) -> GgufHeader:
 
 
 def total(header: GgufHeader, context: int, cache: str) -> int:
-    return header.file_bytes + header.kv_bytes(context, cache) + ENGINE_BYTES
+    model = header.file_bytes + header.kv_bytes(context, cache)
+    return model + working_bytes(header, context) + ENGINE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -67,8 +71,35 @@ def test_too_little_memory_names_the_parts_of_the_sum(header: GgufHeader) -> Non
     with pytest.raises(ApiError) as caught:
         plan_context(header, AUTOMATIC, ENGINE_BYTES)
     assert caught.value.code is ErrorCode.MEMORY_BUDGET
-    for part in ("file 1,", "context of 1024 tokens", "engine 48", "--memory-budget"):
+    for part in ("file 1,", "context of 1024 tokens", "engine 49", "--memory-budget"):
         assert part in caught.value.message
+
+
+def test_large_vocabularies_and_batches_count(header: GgufHeader) -> None:
+    scores = 4 * 150_000
+    large = replace(header, vocabulary=150_000)
+    assert working_bytes(large, 1024) > 64 * scores
+    embedder = replace(large, pooling="mean")
+    assert working_bytes(embedder, 1024) > 2 * 1024 * scores
+    encoder = replace(embedder, architecture="nomic-bert")
+    assert working_bytes(encoder, 1024) < 1024 * scores
+
+
+def test_an_embedding_models_context_is_reduced_further(header: GgufHeader) -> None:
+    embedder = replace(header, vocabulary=150_000, pooling="mean")
+    budget = total(embedder, 512, "f16")
+    assert plan_context(embedder, AUTOMATIC, budget).context == 512
+
+
+def test_a_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = gguf_files.write_tiny(tmp_path / "m.gguf")
+    first = read_gguf(file)
+    monkeypatch.setattr(gguf, "_read", None)
+    assert read_gguf(file) is first
+    monkeypatch.undo()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DamagedFileError):
+        read_gguf(file)
 
 
 def test_a_damaged_file_is_left_to_the_loader(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class ApiRequest:
         parts: takes parts of a ``text/event-stream``; None if the transport sends
             complete responses only.
         client_id: the request id in the body, for the log; set by the handler.
+        model: the model that the body names, for the log; set by the handler.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class ApiRequest:
     keeps_thread: bool = False
     parts: PartSink | None = None
     client_id: str = ""
+    model: str = ""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -24,6 +24,9 @@ MAX_KEY_BYTES: Final = 65_535
 MAX_ELEMENTS: Final = 1 << 22
 """Elements of all arrays together; the largest vocabularies have 262,144 tokens."""
 
+MAX_REMEMBERED: Final = 32
+"""Headers that are kept; each has up to 64 KiB."""
+
 MAX_LAYERS: Final = 512
 MAX_CONTEXT: Final = 1 << 24
 MAX_WIDTH: Final = 1 << 18
@@ -233,17 +236,34 @@ class _GgufReader:
         return _Array(length, tuple(numbers))
 
 
+_headers: dict[tuple[int, ...], GgufHeader] = {}
+"""Headers by the identity of their file: device, number, size and times."""
+
+
 def read_gguf(path: Path) -> GgufHeader:
-    """Read and check the header of a model.
+    """Read and check the header of a model. A file that didn't change is read once.
 
     Raises:
         DamagedFileError: it is damaged, or no model that can be served alone.
     """
     try:
         with path.open("rb") as file:
-            return _read(file, os.fstat(file.fileno()).st_size)
+            return _read_once(file)
     except OSError as error:
         raise DamagedFileError(f"it cannot be read: {error.strerror}") from error
+
+
+def _read_once(file: BinaryIO) -> GgufHeader:
+    stat = os.fstat(file.fileno())
+    times = (stat.st_mtime_ns, stat.st_ctime_ns)
+    identity = (stat.st_dev, stat.st_ino, stat.st_size, *times)
+    header = _headers.get(identity)
+    if header is None:
+        header = _read(file, stat.st_size)
+        if len(_headers) >= MAX_REMEMBERED:
+            _headers.clear()
+        _headers[identity] = header
+    return header
 
 
 def _read(file: BinaryIO, size: int) -> GgufHeader:

@@ -176,7 +176,7 @@ class GenerationOperation:
         default = min(session.options.max_tokens, session.context)
         body["max_tokens"] = min(body.get("max_tokens", default), session.context)
         owner = self._options.owner
-        stream = session.stream(payload.path, body, deadline, payload.on_wait, owner)
+        stream = session.stream(payload.path, body, deadline, self._check, owner)
         events = []
         if cancellation is not None:
             cancellation.listen(stream.interrupt)

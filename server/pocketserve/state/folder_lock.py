@@ -16,6 +16,9 @@ from pocketserve.state.permissions import make_private_folder
 WAIT_S: Final = 2.0  # the locked work takes milliseconds; a slower holder is frozen
 
 POLL_S: Final = 0.01
+NEW_S: Final = 60.0
+"""Seconds after which every owner has locked its folder."""
+
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 PARTIAL_SUFFIX: Final = ".partial"
 """Suffix of unfinished files, after 16 random hexadecimal digits."""
@@ -91,6 +94,22 @@ def sweep(parent: Path, prefix: str = "") -> None:
         for entry in list(os.scandir(parent)):
             with suppress(OSError):
                 _sweep_entry(entry, prefix)
+
+
+def sweep_shared(parent: Path, prefix: str) -> None:
+    """Remove this user's abandoned work folders in a folder of all users.
+
+    That folder can't be locked, so folders that are new are kept: their owners may be
+    about to lock them.
+    """
+    newest = time.time() - NEW_S
+    with suppress(OSError):
+        for entry in list(os.scandir(parent)):
+            if not entry.name.startswith(prefix):
+                continue
+            with suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_mtime < newest:
+                    _sweep_entry(entry, prefix)
 
 
 def _sweep_entry(entry: os.DirEntry[str], prefix: str) -> None:

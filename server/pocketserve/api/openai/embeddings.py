@@ -44,10 +44,11 @@ def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
     waiting = waiting_parameters(request)
     deadline = answer_deadline(request, waiting)
     check = None if request.parts is None else request.parts.check
+    payload = _payload(service, model, texts, deadline, check)
     return inference_call(
         service,
         request_of_model(request, model),
-        _payload(service, model, texts, deadline, check),
+        payload,
         waiting,
         partial(_respond, fields),
     )

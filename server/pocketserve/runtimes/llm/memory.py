@@ -9,13 +9,27 @@ from typing import Any, Final, NamedTuple
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.gguf import GgufHeader, read_gguf
 from pocketserve.runtimes.llm.options import DEFAULT_CONTEXT, GenerationOptions
+from pocketserve.runtimes.llm.settings import BATCH
 from pocketserve_wire import ApiError, ErrorCode
 
 ENGINE_BYTES: Final = 48 * 2**20
 """Memory of an engine without a model; 33 MiB were measured for xllamacpp."""
 
+TOKEN_BYTES: Final = 200
+"""Memory of an engine for each token of the vocabulary; 190 were measured."""
+
+WORKING_WIDTHS: Final = 16
+"""Intermediate results of a token, in multiples of the model's width."""
+
+FLOAT_BYTES: Final = 4
 SMALL_CONTEXT: Final = 1024
 """The context that is tried before the cache is compressed."""
+
+SMALL_BATCH: Final = 512
+"""The context that is tried last for an embedding model, whose batch has its size."""
+
+WITHOUT_SCORES: Final = ("bert", "t5encoder")
+"""Parts of the names of architectures that compute no scores of tokens."""
 
 
 class ContextPlan(NamedTuple):
@@ -59,6 +73,25 @@ def required_bytes(path: Path, sections: Mapping[type, Any], budget: int) -> int
     return plan_context(header, options, budget).memory_bytes
 
 
+def batch_tokens(header: GgufHeader, context: int) -> int:
+    """Return the tokens that an engine reads at once: a text to be embedded, whole."""
+    return context if header.pooling else min(BATCH, context)
+
+
+def working_bytes(header: GgufHeader, context: int) -> int:
+    """Return the memory of the vocabulary, and of a batch in progress.
+
+    A batch has a score for each token of the vocabulary. For embeddings, decoders keep
+    a copy of them.
+    """
+    batch = batch_tokens(header, context)
+    scores = 2 * header.vocabulary if header.pooling else header.vocabulary
+    if any(name in header.architecture for name in WITHOUT_SCORES):
+        scores = 0
+    values = scores + WORKING_WIDTHS * header.width + context
+    return TOKEN_BYTES * header.vocabulary + FLOAT_BYTES * batch * values
+
+
 def _choices(header: GgufHeader, options: GenerationOptions) -> list[tuple[int, str]]:
     """Return contexts with types of the cache, the best first."""
     full = options.context or min(header.context, DEFAULT_CONTEXT)
@@ -70,19 +103,23 @@ def _choices(header: GgufHeader, options: GenerationOptions) -> list[tuple[int, 
             choices.append((2 * SMALL_CONTEXT, cache))
         context = SMALL_CONTEXT
         choices.append((context, cache))
+    if options.context is None and header.pooling and context > SMALL_BATCH:
+        context = SMALL_BATCH
+        choices.append((context, cache))
     if options.cache is None and header.can_store("q8_0"):
         choices.append((context, "q8_0"))
     return choices
 
 
 def _memory_bytes(header: GgufHeader, context: int, cache: str) -> int:
-    return header.file_bytes + header.kv_bytes(context, cache) + ENGINE_BYTES
+    model = header.file_bytes + header.kv_bytes(context, cache)
+    return model + working_bytes(header, context) + ENGINE_BYTES
 
 
 def _no_room(header: GgufHeader, context: int, cache: str, budget: int) -> ApiError:
     file = _mebibytes(header.file_bytes)
     kv = _mebibytes(header.kv_bytes(context, cache))
-    engine = _mebibytes(ENGINE_BYTES)
+    engine = _mebibytes(ENGINE_BYTES + working_bytes(header, context))
     total = _mebibytes(_memory_bytes(header, context, cache))
     text = (
         f"failed to load the model: it needs {total} MiB (file {file}, context of"

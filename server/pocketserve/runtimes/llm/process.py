@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +24,13 @@ from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.base import TRIAL_VARIABLE
-from pocketserve.runtimes.llm.client import EngineConnection, EngineLostError
+from pocketserve.runtimes.llm.client import (
+    EngineConnection,
+    EngineLostError,
+    EngineTimeoutError,
+)
 from pocketserve.runtimes.llm.settings import EngineSettings
-from pocketserve.state.folder_lock import WorkFolder
+from pocketserve.state.folder_lock import WorkFolder, sweep_shared
 
 SOCKET_NAME: Final = "e.sock"
 LOAD_TIMEOUT_S: Final = 120.0
@@ -56,16 +63,19 @@ class EngineStaysAwayError(EngineEndedError):
 
 
 class EngineProcess:
-    """A running engine with its model loaded.
+    """A running engine. It loads its model, see :meth:`wait_until_loaded`.
 
     Args:
         memory_bytes: what model and context take.
 
     Raises:
-        EngineEndedError: it ended, or did not load the model in time.
+        EngineEndedError: it can't be started.
     """
 
     def __init__(self, settings: EngineSettings, memory_bytes: int) -> None:
+        _sweep()
+        self._is_ready = False
+        self._load_ends = time.monotonic() + LOAD_TIMEOUT_S
         self._work = WorkFolder(Path(tempfile.gettempdir()), FOLDER_PREFIX)
         self._log = ChildLog()
         self._settings = settings
@@ -76,11 +86,6 @@ class EngineProcess:
             fault = EngineEndedError(f"no process can be started: {error.strerror}")
             fault.by_system = True
             raise fault from error
-        try:
-            self._wait_until_loaded()
-        except BaseException:
-            self.end()
-            raise
 
     @property
     def pid(self) -> int:
@@ -162,16 +167,34 @@ class EngineProcess:
         module = "pocketserve.runtimes.llm.child"
         return [sys.executable, "-P", "-m", module, json.dumps(request)]
 
-    def _wait_until_loaded(self) -> None:
-        deadline = time.monotonic() + LOAD_TIMEOUT_S
-        while not self._is_loaded():
+    def wait_until_loaded(
+        self, deadline: float = math.inf, on_wait: Callable[[], None] | None = None
+    ) -> None:
+        """Wait until the model is loaded.
+
+        Args:
+            deadline: monotonic time; the load goes on after it.
+            on_wait: called while waiting; may raise to give up.
+
+        Raises:
+            EngineEndedError: it ended, or did not load the model in time.
+            EngineTimeoutError: the deadline passed.
+        """
+        while not self._is_ready and not self._is_loaded():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.process.wait(POLL_S)
                 raise self.death()
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > self._load_ends:
+                self._child.kill()
                 raise EngineEndedError(
                     f"the engine did not load the model within {LOAD_TIMEOUT_S:g} s"
                 )
+            if now > deadline:
+                raise EngineTimeoutError("the engine is still loading the model")
+            if on_wait is not None:
+                on_wait()
+        self._is_ready = True
 
     def _is_loaded(self) -> bool:
         if not (self._work.path / SOCKET_NAME).exists():
@@ -196,6 +219,12 @@ class EngineProcess:
     def _remove(self) -> None:
         self._log.close()
         self._work.remove()
+
+
+@functools.cache
+def _sweep() -> None:
+    """Remove folders of servers that were killed, with the first engine."""
+    sweep_shared(Path(tempfile.gettempdir()), FOLDER_PREFIX)
 
 
 def _environment() -> dict[str, str]:

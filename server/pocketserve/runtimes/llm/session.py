@@ -20,7 +20,7 @@ from pocketserve.runtimes.llm.client import (
     EngineTimeoutError,
 )
 from pocketserve.runtimes.llm.engines import PACKAGE, find_engine
-from pocketserve.runtimes.llm.memory import ContextPlan, plan_context
+from pocketserve.runtimes.llm.memory import ContextPlan, batch_tokens, plan_context
 from pocketserve.runtimes.llm.options import GenerationOptions
 from pocketserve.runtimes.llm.process import (
     SOCKET_NAME,
@@ -28,7 +28,7 @@ from pocketserve.runtimes.llm.process import (
     EngineProcess,
     EngineStaysAwayError,
 )
-from pocketserve.runtimes.llm.settings import BATCH, EngineSettings
+from pocketserve.runtimes.llm.settings import EngineSettings
 from pocketserve.tensors import Array, TensorSpec
 
 COMPLETIONS: Final = "/v1/completions"
@@ -99,7 +99,9 @@ class LlmSession:
         self._process: EngineProcess | None = None
         try:
             self._process = EngineProcess(self._settings, self.memory_bytes)
+            self._process.wait_until_loaded()
         except EngineEndedError as error:
+            self.close()
             if error.by_system:
                 raise
             raise ModelLoadError(f"{self._title} can't be loaded: {error}") from error
@@ -121,13 +123,15 @@ class LlmSession:
         """Return the events of an answer.
 
         Args:
-            on_wait: called every second without an event; may raise to give up.
+            on_wait: called every second without an event, and while the engine starts
+                again; may raise to give up.
             owner: identity of the client's token; None shares no prompt's cache.
 
         Raises:
             EngineEndedError: the engine can't be started.
+            EngineTimeoutError: the deadline passed while the engine started.
         """
-        process = self._running()
+        process = self._running(deadline, on_wait)
         # Cached tokens would tell a client how another's last prompt began.
         may_reuse = owner is not None and owner == self._prompt_owner
         self._prompt_owner = owner
@@ -142,7 +146,7 @@ class LlmSession:
             EngineEndedError: the engine died.
             EngineTimeoutError: the deadline passed.
         """
-        process = self._running()
+        process = self._running(deadline)
         with self.watch(process):
             connection = process.connect(deadline)
             try:
@@ -203,11 +207,17 @@ class LlmSession:
         if process is not None:
             process.end()
 
-    def _running(self) -> EngineProcess:
-        """Return the process; start it again if it died."""
+    def _running(
+        self, deadline: float, on_wait: Callable[[], None] | None = None
+    ) -> EngineProcess:
+        """Return the process with its model loaded; start it again if it died."""
         process = self._process
-        if process is not None and process.runs:
-            return process
+        if process is None or not process.runs:
+            process = self._start_again(process)
+        process.wait_until_loaded(deadline, on_wait)
+        return process
+
+    def _start_again(self, process: EngineProcess | None) -> EngineProcess:
         if process is not None:
             self._process = None
             process.end()
@@ -302,8 +312,7 @@ def _settings(
         context=plan.context,
         cache=plan.cache,
         threads=source.threads,
-        # An engine reads a text to be embedded as one batch.
-        batch=plan.context if header.pooling else BATCH,
+        batch=batch_tokens(header, plan.context),
         pooling=header.pooling,
     )
 

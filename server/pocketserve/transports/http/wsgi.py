@@ -156,12 +156,14 @@ class _CountedAnswer(NamedTuple):
         route: None if the client may not know whether it exists.
         owner: the token's owner; None without a valid token.
         client_id: the request id in the body.
+        model: the model that the body names.
     """
 
     response: ApiResponse
     route: Route | None
     owner: str | None
     client_id: str = ""
+    model: str = ""
 
 
 def respond(
@@ -186,10 +188,11 @@ def respond(
         _add_headers(encoded.headers, guard, environ)
     traffic.count("http", answer.route, response.status)
     if traffic.log_request is not None:
-        model = "" if isinstance(match, ApiError) else match.path.get("model", "")
-        size = (
-            0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, encoded.chunks))
-        )
+        model = answer.model
+        if not model and not isinstance(match, ApiError):
+            model = match.path.get("model", "")
+        is_head = environ["REQUEST_METHOD"] == "HEAD"
+        size = 0 if is_head else sum(map(len, encoded.chunks))
         log_answer(
             service,
             environ,
@@ -246,7 +249,7 @@ def _answer(
     response = dispatch.answer_request(service, route, request)
     if request.parts is not None:
         request.parts.end(response)
-    return _CountedAnswer(response, route, owner, request.client_id)
+    return _CountedAnswer(response, route, owner, request.client_id, request.model)
 
 
 def log_answer(

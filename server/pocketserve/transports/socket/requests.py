@@ -69,7 +69,7 @@ class Exchange(ApiRequest):
         self.frame = frame
         self.thread = thread
         self.received = received
-        self.client_id = ""
+        self.client_id = self.model = ""
         self.parts = None
         self.cancellation = Cancellation()
         self.execute, self.keeps_thread = connection.execute, True
@@ -141,11 +141,14 @@ class Exchange(ApiRequest):
         traffic.count("socket", self._route, answer.status)
         if traffic.log_request is not None:
             method, path = _target_parts(self.frame.target)
+            model = self.model
+            if not model and self._route is not None:
+                model = self.path.get("model", "")
             traffic.log_request(
                 "socket",
                 method,
                 path,
-                self.path.get("model", "") if self._route is not None else "",
+                model,
                 answer.status,
                 started=self.received,
                 bytes_in=len(self.frame.body),
