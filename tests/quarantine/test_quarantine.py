@@ -1,4 +1,7 @@
-"""Try unseen files in a separate process: once if good, never in the server if harmful."""
+"""Try unseen files in a separate process.
+
+A good file is tried once, and a harmful one never reaches the server.
+"""
 
 from __future__ import annotations
 
@@ -342,11 +345,9 @@ def test_outputs_of_only_nan_are_refused(
 
 def masked_mean(onnx: Any, *, damaged: bool) -> Any:
     """Write a text classifier's masked mean, which is 0 / 0 for zeros."""
-    node, info, proto = (
-        onnx.helper.make_node,
-        onnx.helper.make_tensor_value_info,
-        onnx.TensorProto,
-    )
+    node = onnx.helper.make_node
+    info = onnx.helper.make_tensor_value_info
+    proto = onnx.TensorProto
     steps = [
         node("Gather", ["words", "input_ids"], ["embedded"]),
         node("Cast", ["attention_mask"], ["mask"], to=proto.FLOAT),
@@ -394,10 +395,8 @@ def test_a_masked_mean_is_not_damage(
     kept = VerdictStore(tmp_path / "state" / "verdicts.json").get(
         quarantine.key(*found)
     )
-    assert (
-        kept is not None
-        and kept.reason == "its output 'logits' is not a number where only zeros go in"
-    )
+    assert kept is not None
+    assert kept.reason == "its output 'logits' is not a number where only zeros go in"
 
 
 @pytest.mark.onnx
@@ -616,7 +615,8 @@ def test_a_lack_of_open_files_is_not_blamed_on_a_file(name: str) -> None:
         result = try_model(model, version, ModelSource(version.path))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert result["outcome"] == "starved" and "Too many open files" in result["reason"]
+    assert result["outcome"] == "starved"
+    assert "Too many open files" in result["reason"]
 
 
 def test_a_trial_without_a_process_is_postponed(
@@ -630,7 +630,8 @@ def test_a_trial_without_a_process_is_postponed(
         ApiError, match=r"a process for the file's trial cannot be had \(Resource temp"
     ) as error:
         check(quarantine, entry(folder))
-    assert error.value.code is ErrorCode.MODEL_NOT_READY and error.value.retry_after_s
+    assert error.value.code is ErrorCode.MODEL_NOT_READY
+    assert error.value.retry_after_s
     assert not list((folder.parent / "state").glob("trial-*"))
 
 
@@ -638,7 +639,8 @@ def test_a_verdict_for_lack_of_memory_expires_with_it(
     tmp_path: Path, folder: Path
 ) -> None:
     """The file is tried again once the device has much more memory."""
-    state, found = tmp_path / "state", entry(folder)
+    state = tmp_path / "state"
+    found = entry(folder)
     store = VerdictStore(state / "verdicts.json")
     reason = "it took more than 1024 MiB of memory"
     store.save(
@@ -708,7 +710,8 @@ def test_a_state_folder_is_restricted_to_its_owner(
     """Others lose write access with a warning; a folder that stays open is refused."""
     tmp_path.chmod(mode)
     secure(tmp_path)
-    assert tmp_path.stat().st_mode & 0o077 == 0 and "its owner alone" in caplog.text
+    assert tmp_path.stat().st_mode & 0o077 == 0
+    assert "its owner alone" in caplog.text
     secure(tmp_path / "missing")
     (tmp_path / "file").write_text("")
     secure(tmp_path / "file")
@@ -853,7 +856,8 @@ def test_verdicts_survive_damage(tmp_path: Path) -> None:
     store.save("a", Verdict(True))
     other = VerdictStore(tmp_path / "state" / "verdicts.json")
     assert other.get("a") == Verdict(True)
-    assert other.remove("a") and store.get("a") is None
+    assert other.remove("a")
+    assert store.get("a") is None
     for text in (
         "",
         "[]",
@@ -883,7 +887,8 @@ def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> No
         for name in sorted(names):
             with pytest.raises(ServerError) as caught:
                 client.infer(name, {})
-            assert caught.value.status == 503 and caught.value.code in (
+            assert caught.value.status == 503
+            assert caught.value.code in (
                 "MODEL_FAILED",
                 "RUNTIME_MISSING",
             )
