@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.quarantine.sandbox import confine_calls, confine_files
-from pocketserve.runtimes.llm.settings import EngineSettings, program_arguments
+from pocketserve.runtimes.llm.settings import EngineSettings
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     os.umask(0o077)
     confine_files(request["rules"])
     if settings.program:
-        _become_program(settings, request["parent"])
+        _become_program(request["arguments"], request["parent"])
     _serve(settings)
     return 0
 
@@ -47,7 +47,7 @@ def _limit(data_bytes: int) -> None:
             resource.setrlimit(kind, (value, value))
 
 
-def _become_program(settings: EngineSettings, parent: int) -> None:
+def _become_program(arguments: list[str], parent: int) -> None:
     """Replace this process by llama.cpp's server.
 
     It doesn't watch its standard input, so the system ends it with its parent.
@@ -56,7 +56,7 @@ def _become_program(settings: EngineSettings, parent: int) -> None:
     if os.getppid() != parent:
         os._exit(0)
     confine_calls(may_start_processes=True, may_listen=True)
-    os.execv(settings.program, program_arguments(settings))
+    os.execv(arguments[0], arguments)
 
 
 def _serve(settings: EngineSettings) -> None:

@@ -23,12 +23,13 @@ from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
-from pocketserve.runtimes.base import TRIAL_VARIABLE
+from pocketserve.runtimes.base import TRIAL_VARIABLE, RuntimeMissingError
 from pocketserve.runtimes.llm.client import (
     EngineConnection,
     EngineLostError,
     EngineTimeoutError,
 )
+from pocketserve.runtimes.llm.flags import flags_of, program_arguments
 from pocketserve.runtimes.llm.settings import EngineSettings
 from pocketserve.state.folder_lock import WorkFolder, sweep_shared
 
@@ -86,6 +87,9 @@ class EngineProcess:
             fault = EngineEndedError(f"no process can be started: {error.strerror}")
             fault.by_system = True
             raise fault from error
+        except RuntimeMissingError:
+            self._remove()
+            raise
 
     @property
     def pid(self) -> int:
@@ -158,8 +162,12 @@ class EngineProcess:
     def _command(self, memory_bytes: int) -> list[str]:
         settings = self._settings
         program = settings.program or sys.executable
+        arguments: list[str] = []
+        if settings.program:
+            arguments = program_arguments(settings, flags_of(program))
         request: dict[str, Any] = {
             "settings": asdict(settings),
+            "arguments": arguments,
             "rules": rules_of_engine(Path(settings.model), program, self._work.path),
             "data_limit": memory_bytes + SPARE_BYTES,
             "parent": os.getpid(),

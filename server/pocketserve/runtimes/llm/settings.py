@@ -33,30 +33,3 @@ class EngineSettings:
     batch: int = BATCH
     http_threads: int = HTTP_THREADS
     pooling: str = ""
-
-
-def program_arguments(settings: EngineSettings) -> list[str]:
-    """Return the command line of llama.cpp's server."""
-    flags = {
-        "--model": settings.model,
-        "--alias": settings.alias,
-        "--host": settings.socket,
-        "--ctx-size": settings.context,
-        "--parallel": 1,
-        "--batch-size": settings.batch,
-        "--ubatch-size": settings.batch,
-        "--threads": settings.threads,
-        "--threads-batch": settings.threads,
-        "--threads-http": settings.http_threads,
-        "--cache-type-k": settings.cache,
-        "--cache-type-v": settings.cache,
-        "--cache-ram": 0,
-        "--gpu-layers": 0,
-    }
-    arguments = [settings.program]
-    for flag, value in flags.items():
-        arguments += [flag, str(value)]
-    arguments += ["--jinja", "--offline", "--no-ui", "--no-slots"]
-    if settings.pooling:
-        arguments += ["--embedding", "--pooling", settings.pooling]
-    return arguments
