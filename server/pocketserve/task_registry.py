@@ -19,6 +19,7 @@ TASK_MODULES = (
     "pocketserve.tasks.vision.image_segmentation",
     "pocketserve.tasks.vision.image_classification",
     "pocketserve.tasks.tabular.tabular_regression",
+    "pocketserve.tasks.speech.speech_to_text",
     "pocketserve.tasks.audio.audio_classification",
     "pocketserve.tasks.audio.voice_activity",
     "pocketserve.tasks.text.text_generation",

@@ -29,11 +29,13 @@ from pocketserve.runtimes.registry import (
     FORMATS,
     MARKERS,
     SUFFIXES,
+    claiming_format,
     content_of,
     format_at,
     format_named,
     format_of_content,
     format_of_name,
+    is_part,
     stem_of,
 )
 from pocketserve_wire.files.plain_file import lies_in
@@ -559,6 +561,10 @@ def _is_model(path: Path, has_code: bool) -> bool:
         return not path.name.isdecimal() and format_at(path) is not None
     if path.name.endswith(".py"):
         return path.name == "model.py"
+    if claiming_format(path) is not None:
+        return True
+    if is_part(path):
+        return False
     if format_of_name(path.name) is None:
         return advice(path.name) is None and format_of_content(path) is not None
     # Weights beside a model.py belong to it, whatever their suffix.

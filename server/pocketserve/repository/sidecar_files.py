@@ -37,6 +37,7 @@ LABEL_FILES: Final = (
 NAMES: Final = (
     *LABEL_FILES,
     "config.json",
+    "generation_config.json",
     "preprocessor_config.json",
     "processor_config.json",
     TASK_FILE,

@@ -56,6 +56,11 @@ class ModelFormat(NamedTuple):
     # Magic numbers: offset and bytes, within the first eight. Each file has one of
     # them or is zipped.
     magic: tuple[tuple[int, bytes], ...] = ()
+    # Beginnings of the names of its main files and of their other parts. For such
+    # names ``claims`` decides whether this format has precedence over the suffix's.
+    file_starts: tuple[str, ...] = ()
+    part_starts: tuple[str, ...] = ()
+    claims: Callable[[Path], bool] | None = None
     zipped: bool = False  # a file may be a zip archive, identified by its members
     by_name: bool = False  # identified by name alone, whatever the content
     # Python packages one of which must be installed, beside the core's own

@@ -21,6 +21,7 @@ FORMAT_PACKAGES = (
     "tensorflow",
     "tfjs",
     "llm",
+    "speech",
 )
 """Packages beside this module, each with its ``FORMATS``; add new formats here."""
 
@@ -42,6 +43,9 @@ FRAMEWORKS: tuple[Requirement, ...] = tuple(
 """All frameworks that are Python packages."""
 
 MARKERS = {format.marker: format for format in FORMATS if format.marker is not None}
+
+CLAIMING = tuple(format for format in FORMATS if format.claims is not None)
+"""Formats of several files, whose suffixes belong to other formats, too."""
 
 NOT_MODELS = frozenset(
     (
@@ -113,12 +117,33 @@ def format_at(path: Path) -> ModelFormat | None:
             if (path / marker).is_file():
                 return format
         return None
+    claiming = claiming_format(path)
+    if claiming is not None:
+        return claiming
     announced = format_of_name(path.name)
     if announced is None:
         return format_of_content(path)
     if announced.by_name:
         return announced
     return format_named(content_of(path) or "") or announced
+
+
+def claiming_format(path: Path) -> ModelFormat | None:
+    """Return the format of several files whose main file this is, or None."""
+    for format in CLAIMING:
+        if path.name.startswith(format.file_starts) and _claims(format, path):
+            return format
+    return None
+
+
+def is_part(path: Path) -> bool:
+    """Return whether a file is a part of a model whose main file is another."""
+    candidates = [f for f in CLAIMING if path.name.startswith(f.part_starts)]
+    return any(_claims(format, path) for format in candidates)
+
+
+def _claims(format: ModelFormat, path: Path) -> bool:
+    return format.claims is not None and format.claims(path)
 
 
 def format_of_content(path: Path) -> ModelFormat | None:

@@ -26,12 +26,13 @@ class Parameter(NamedTuple):
         Any, ...
     ] = ()  # all values that there are; empty where any text or number in the range will do
     default: Any = None  # what a model's task takes where a request names none; None: nothing, or it depends
+    longest: int = MAX_TEXT  # characters of a text
     examples: tuple[Any, ...] = ()  # some of the values that make a difference
 
     def read(self, value: Any) -> Any:
         """Return a value from a query (text) or from JSON as the parameter's own type."""
         if self.kind == "string":
-            fits = isinstance(value, str) and len(value) <= MAX_TEXT
+            fits = isinstance(value, str) and len(value) <= self.longest
         else:
             value = _number(value)
             fits = self.low <= value <= self.high and (
@@ -67,7 +68,7 @@ class Parameter(NamedTuple):
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
         if self.kind == "string":
-            return f"a text of at most {MAX_TEXT} characters"
+            return f"a text of at most {self.longest} characters"
         number = "a whole number" if self.kind == "integer" else "a number"
         return (
             f"{number} from {self.low:g} to {self.high:g}"
@@ -119,6 +120,19 @@ PARAMETERS: tuple[Parameter, ...] = (
         "Sound: over windows; none answers each.",
         choices=("mean", "max", "none"),
     ),
+    Parameter(
+        "task",
+        "string",
+        "Speech: write it down, or translate it into English.",
+        choices=("transcribe", "translate"),
+    ),
+    Parameter(
+        "prompt",
+        "string",
+        "Speech: names and words that guide the spelling.",
+        longest=4096,
+    ),
+    Parameter("temperature", "number", "Speech: 0 takes the most likely words.", 0, 1),
     Parameter("width", "integer", "Of a raw camera frame, in pixels.", 1, 1 << 16),
     Parameter("height", "integer", "Of a raw camera frame, in pixels.", 1, 1 << 16),
     Parameter(

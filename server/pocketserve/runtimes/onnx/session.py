@@ -22,7 +22,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,21 @@ from .tensors import Output, TensorOutput, input_spec, object_array, output_of
 
 MAX_PROPERTY_CHARS = 4 * 2**20
 """Limit of a file's metadata; an alphabet for Chinese text has about 20 kB."""
+
+
+class OpenedFile(NamedTuple):
+    """A checked file in a native session.
+
+    Attributes:
+        ort: the package.
+        framework: the package with its version.
+    """
+
+    ort: Any
+    native: Any
+    facts: GraphFacts
+    framework: str
+    device: str
 
 
 class OnnxRuntime:
@@ -60,9 +76,22 @@ class OnnxRuntime:
         self._exact_sums = sums_overflow() if exact_sums is None else exact_sums
 
     def open(self, source: ModelSource) -> OnnxSession:
-        providers, required = provider_options(source)
         # ONNX Runtime opens weights beside this path, so the check must use the same.
         path = source.path.resolve()
+        opened = self.open_file(source, path)
+        with load_errors(
+            lambda error: explain_onnx_error(path, opened.framework, str(error))
+        ):
+            return OnnxSession(*opened)
+
+    def open_file(self, source: ModelSource, path: Path) -> OpenedFile:
+        """Check a file and open it natively.
+
+        Args:
+            source: has the options, whatever its own file.
+            path: the file with all links resolved.
+        """
+        providers, required = provider_options(source)
         facts = check_model(path)
         ort = import_package(self._module)
         framework = f"onnxruntime {ort.__version__}"
@@ -73,7 +102,7 @@ class OnnxRuntime:
             native, device = open_native(
                 ort, path, source.threads, providers, required, self._exact_sums
             )
-            return OnnxSession(ort, native, facts, framework, device)
+        return OpenedFile(ort, native, facts, framework, device)
 
 
 RUNTIME = OnnxRuntime()

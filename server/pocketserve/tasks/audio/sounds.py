@@ -232,6 +232,11 @@ class SoundInput:
         }
 
     @property
+    def rate(self) -> int:
+        """Return the model's samples per second."""
+        return self._rate
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Return the request parameters that describe raw samples."""
         kinds = parameter("format", choices=("wav", *RAW_FORMATS), default="wav")

@@ -1,0 +1,80 @@
+"""Recognise the files of Whisper models in the hub's layouts.
+
+``NAME/config.json`` with ``encoder_model.onnx`` beside it or in ``NAME/onnx/``. The
+names of quantised files end in ``_int8``, ``_q4`` and the like.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.onnx.check import check_model
+from pocketserve_wire.files.plain_file import read_plain
+
+ENCODER: Final = "encoder_model"
+MERGED: Final = "decoder_model_merged"
+FIRST: Final = "decoder_model"
+NEXT: Final = "decoder_with_past_model"
+SUFFIX: Final = ".onnx"
+CONFIG: Final = "config.json"
+ONNX_FOLDER: Final = "onnx"
+MAX_CONFIG_BYTES: Final = 1 << 20
+
+
+def is_whisper_onnx(path: Path) -> bool:
+    """Return whether an ONNX file is a part of a Whisper model."""
+    if path.suffix != SUFFIX:
+        return False
+    folders = [path.parent]
+    if path.parent.name == ONNX_FOLDER:
+        folders.append(path.parent.parent)
+    return any(model_type(folder) == "whisper" for folder in folders)
+
+
+def model_type(folder: Path) -> str:
+    """Return the ``model_type`` of a folder's ``config.json``; empty if unknown."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return ""
+    try:
+        config: Any = json.loads(read_plain(path, MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def decoder_names(encoder: Path) -> tuple[str, ...]:
+    """Return the decoder's files for an encoder: the merged one, or a pair.
+
+    Raises:
+        ModelLoadError: a file is missing.
+    """
+    variant = encoder.name.removeprefix(ENCODER)
+    merged = MERGED + variant
+    if (encoder.parent / merged).is_file():
+        return (merged,)
+    pair = (FIRST + variant, NEXT + variant)
+    for name in pair:
+        if not (encoder.parent / name).is_file():
+            raise ModelLoadError(
+                f"{name} is missing beside {encoder.name}; copy {merged}, or"
+                f" {pair[0]} and {pair[1]}, into the model's folder"
+            )
+    return pair
+
+
+def decoder_files(encoder: Path) -> list[str]:
+    """Return the names of all files that an encoder needs beside it.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged.
+    """
+    names = list(check_model(encoder, may_change=True).locations)
+    for name in decoder_names(encoder):
+        names.append(name)
+        names += check_model(encoder.parent / name, may_change=True).locations
+    return names

@@ -1,0 +1,1 @@
+"""Speech to text: the decoding of Whisper's models."""
