@@ -31,7 +31,7 @@ from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Traffic
 from pocketserve.engine.updates import Updates, better_than_default, is_default
 from pocketserve.inference.call import Done, InferenceCall
-from pocketserve.inference.payload import RawPayload
+from pocketserve.inference.payload import DECODED
 from pocketserve.messages import LOADS_ANEW, PENDING, SERVES_ON, plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.folder_watch import FolderWatch
@@ -533,7 +533,7 @@ class Service:
         handle = self.engine.acquire_loaded(record)
         if handle is None:
             return functools.partial(self._load_and_start, call)
-        if type(call.payload) is RawPayload:
+        if isinstance(call.payload, DECODED):
             return functools.partial(call.start, handle, self.decode_budget)
         return call.start(handle, self.decode_budget)
 

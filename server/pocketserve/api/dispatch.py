@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 OPENAI = "openai"
 """The group of routes whose errors have OpenAI's shape."""
 
+RAW_BODIES = ("raw", "sound_form")
+"""Bodies that aren't parsed as a whole."""
+
 REMEMBERED = 256
 """Number of paths whose route is cached."""
 
@@ -297,7 +300,7 @@ def _open(
         if text_size is None:
             text_size = len(request.body)
         # A task parses raw input itself, and reserves memory for it.
-        if text_size <= SMALL_DOCUMENT or route.body == "raw":
+        if text_size <= SMALL_DOCUMENT or route.body in RAW_BODIES:
             return handler(service, request)
         with _room_to_parse(service, request):
             return handler(service, request)

@@ -93,6 +93,14 @@ _GENERATION: dict[str, Schema] = {
     "seed": COUNT,
     "stop": {},
 }
+_TRANSCRIPT: Schema = _object(
+    ("text",),
+    text=TEXT,
+    task=TEXT,
+    language=TEXT,
+    duration={"type": "number"},
+    segments=_array(ANYTHING),
+)
 _GENERATED: Schema = _record(
     id=TEXT,
     object=TEXT,
@@ -216,6 +224,26 @@ REQUEST_BODIES: dict[str, Schema] = {
             "multipart/form-data": {"schema": _object(("data",), data=_BINARY)},
         },
     },
+    "sound_form": {
+        "required": True,
+        "description": "A form as OpenAI's clients send it.",
+        "content": {
+            "multipart/form-data": {
+                "schema": _object(
+                    ("file", "model"),
+                    file=_BINARY,
+                    model=TEXT,
+                    language=TEXT,
+                    prompt=TEXT,
+                    temperature=TEXT,
+                    response_format=_choice(
+                        "json", "text", "srt", "verbose_json", "vtt"
+                    ),
+                    stream=_choice("true", "false"),
+                )
+            }
+        },
+    },
     **{
         name: {"required": required, "content": _json(schema)}
         for name, required, schema in (
@@ -329,6 +357,8 @@ ANSWERS: dict[str, Schema] = {
     "embeddings": _record(
         object=TEXT, data=_array(ANYTHING), model=TEXT, usage=ANYTHING
     ),
+    "transcription": _TRANSCRIPT,
+    "translation": _TRANSCRIPT,
     "generated": _record(model_name=TEXT, model_version=TEXT, text_output=TEXT),
     "generated_stream": ANYTHING,
     "pairing_state": _record(**_PAIRING),
@@ -346,6 +376,8 @@ ANSWERS: dict[str, Schema] = {
 _OTHER_TYPES: dict[str, dict[str, Schema]] = {
     "infer": {"application/octet-stream": _BINARY},
     "prediction": {"image/png": _BINARY, "image/jpeg": _BINARY},
+    "transcription": {"text/plain": TEXT, "text/event-stream": TEXT},
+    "translation": {"text/plain": TEXT, "text/event-stream": TEXT},
     "alive_or_page": {
         "text/html": TEXT
         | {"description": "The page, where Accept names text/html; HTTP only."}
@@ -377,6 +409,8 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "chat_completion": _WAITING,
     "completion": _WAITING,
     "embeddings": _WAITING,
+    "transcription": _WAITING,
+    "translation": _WAITING,
     "generated": _WAITING,
     "generated_stream": _WAITING,
     "prediction": (

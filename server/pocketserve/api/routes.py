@@ -198,7 +198,21 @@ def _openai() -> list[Route]:
             body="embeddings",
             streams=True,  # to notice a client that leaves; no part is sent
         ),
+        _audio("transcription"),
+        _audio("translation"),
     ]
+
+
+def _audio(answer: str) -> Route:
+    return Route(
+        "POST",
+        f"/v1/audio/{answer}s",
+        f"openai.transcriptions.{answer}",
+        "openai",
+        answer,
+        body="sound_form",
+        streams=True,
+    )
 
 
 def _generate() -> list[Route]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
@@ -16,7 +16,9 @@ from pocketserve.inference.payload import (
     EncodedPayload,
     GenerationPayload,
     Payload,
+    RawPayload,
     TensorPayload,
+    TranscriptionPayload,
 )
 from pocketserve.inference.tensor_operation import TensorOperation
 from pocketserve.runtimes.base import Session
@@ -270,19 +272,38 @@ def prepare_operation(
         return TensorOperation(handle, decoded, options, encoded=True)
     if isinstance(payload, TensorPayload):
         return TensorOperation(handle, payload, options, encoded=False)
-    if isinstance(payload, GenerationPayload) or _generates(handle):
+    if isinstance(payload, GenerationPayload) or _generates(payload, handle):
         # Imported late: few models generate text.
         from pocketserve.inference.generation import GenerationOperation
 
         return GenerationOperation(handle, payload, options)
-    # Imported late: a server may be asked for tensors only.
-    from pocketserve.inference.task_operation import TaskOperation
-
-    return TaskOperation(handle, payload, options, budget)
+    return _task_operation(handle, payload, options, budget)
 
 
-def _generates(handle: ModelHandle) -> bool:
-    return getattr(handle.model.task, "generates", False)
+def _task_operation(
+    handle: ModelHandle,
+    payload: RawPayload | TranscriptionPayload,
+    options: RequestOptions,
+    budget: BytePool | None,
+) -> TaskOperation:
+    transcribes = getattr(handle.model.task, "transcribes", False)
+    if isinstance(payload, RawPayload) and not transcribes:
+        # Imported late: a server may be asked for tensors only.
+        from pocketserve.inference.task_operation import TaskOperation
+
+        return TaskOperation(handle, payload, options, budget)
+    # Imported late: few models transcribe.
+    from pocketserve.inference.speech.transcription import TranscriptionOperation
+
+    return TranscriptionOperation(handle, payload, options, budget)
+
+
+def _generates(
+    payload: RawPayload | TranscriptionPayload, handle: ModelHandle
+) -> TypeGuard[RawPayload]:
+    """Return whether the model answers raw input by generating text."""
+    is_plain = isinstance(payload, RawPayload)
+    return is_plain and getattr(handle.model.task, "generates", False)
 
 
 class CallerExecutor:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pocketserve.engine.statistics import Timing
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Task
 from pocketserve_wire.oip import InferRequest, RequestTemplate
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.speech.transcribe import SpeechSegment
 
 URLENCODED: Final = "application/x-www-form-urlencoded"
 BOM: Final = b"\xef\xbb\xbf"
@@ -104,7 +107,34 @@ class GenerationPayload(NamedTuple):
     on_wait: Callable[[], None] | None = None
 
 
-Payload = TensorPayload | EncodedPayload | RawPayload | GenerationPayload
+class TranscriptionPayload(NamedTuple):
+    """A sound for a speech model; the result is a
+    :class:`~pocketserve.inference.speech.transcription.TimedTranscript`.
+
+    Attributes:
+        raw: the sound, with the options as parameters.
+        on_segment: takes each segment as soon as it is there, on the thread that runs
+            the model; it may raise ``ApiError`` to end the request.
+        deadline: monotonic time by which the client wants the whole transcript; None if
+            it names none. The model's own limit counts in any case.
+        on_wait: called on that thread before each token; may raise, too.
+    """
+
+    raw: RawPayload
+    on_segment: Callable[[SpeechSegment], None] | None = None
+    deadline: float | None = None
+    on_wait: Callable[[], None] | None = None
+
+
+Payload = (
+    TensorPayload
+    | EncodedPayload
+    | RawPayload
+    | GenerationPayload
+    | TranscriptionPayload
+)
+DECODED: Final = (RawPayload, TranscriptionPayload)
+"""Payloads whose decoding may take long."""
 
 
 def media_of(task: Task) -> str:

@@ -250,11 +250,7 @@ class TaskOperation:
 
     def run(self, session: Session, arrays: Arrays | None) -> Any:
         """Run the model; return one run's outputs, or a list of several runs'."""
-        if self._is_deferred:
-            began = time.perf_counter_ns()
-            self._prepare()
-            self.prepare_ns = time.perf_counter_ns() - began
-            self._options.check()  # the queue's own check was before the decoding
+        self.prepare_deferred()
         inputs = self._inputs
         try:
             if len(inputs) == 1 and len(inputs[0].steps) == 1 and self.sequence is None:
@@ -264,6 +260,15 @@ class TaskOperation:
         except ApiError as error:
             _raise_fault_of_task(self._handle.model.task, error)
             raise
+
+    def prepare_deferred(self) -> None:
+        """Decode the input if that was deferred until the run."""
+        if not self._is_deferred:
+            return
+        began = time.perf_counter_ns()
+        self._prepare()
+        self.prepare_ns = time.perf_counter_ns() - began
+        self._options.check()  # the queue's own check was before the decoding
 
     def _run_steps(self, session: Session) -> list[dict[str, Array]]:
         results: list[dict[str, Array]] = []
@@ -279,7 +284,7 @@ class TaskOperation:
             )
         return results
 
-    def respond(self, result: Any) -> Prediction:
+    def respond(self, result: Any) -> Any:
         """Return the labelled answer, with an annotated picture if requested."""
         results = result if isinstance(result, list) else [result]
         if self._is_list:
@@ -306,8 +311,8 @@ class TaskOperation:
             del rest[:count]
             entries, more = self._answer(runs, item)
             per_input.append(entries)
-            _append_values(extras, more)
-        return self._prediction(_numbered(per_input), extras, None, per_input)
+            append_values(extras, more)
+        return self._prediction(numbered(per_input), extras, None, per_input)
 
     def _prediction(
         self,
@@ -395,7 +400,8 @@ def is_direct_input(payload: RawPayload, media: str) -> bool:
     return start != BOM[:1]
 
 
-def _append_values(lists: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
+def append_values(lists: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
+    """Append values to the lists of the same names."""
     for name, value in values.items():
         lists.setdefault(name, []).append(value)
 
@@ -416,7 +422,7 @@ def _prepare_tensors(task: Task, source: RawInput) -> Prepared:
     return task.prepare_tensors(source.tensors)
 
 
-def _numbered(per_input: Sequence[Answer]) -> Answer:
+def numbered(per_input: Sequence[Answer]) -> Answer:
     """Return the entries of all inputs, with input numbers from 0."""
     entries: Answer = []
     for number, answer in enumerate(per_input):

@@ -11,7 +11,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.speech.interface import SpeechModel
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
-from pocketserve.tasks.audio.sounds import SoundInput, Window
+from pocketserve.tasks.audio.sounds import SoundInput, SoundWindow
 from pocketserve.tasks.base import (
     NO_HINTS,
     Answer,
@@ -212,7 +212,7 @@ class SpeechToText:
         filled = np.zeros((self._window, 1), np.float32)
         filled[: len(samples), 0] = samples
         seconds = len(samples) / self._input.rate
-        (run,) = self._input.runs([Window(filled, 0.0, seconds)])
+        (run,) = self._input.runs([SoundWindow(filled, 0.0, seconds)])
         return run[self._input_name]
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:

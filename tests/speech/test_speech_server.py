@@ -1,0 +1,229 @@
+"""Transcripts over HTTP and over the socket: OpenAI's forms, and bad requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Server, start_server
+from pocketserve_wire.frames import Extension
+from sounds import wav
+from whisper_files import TEXT, TinyWhisper
+
+pytestmark = [pytest.mark.onnx, pytest.mark.live]
+PATH = "/v1/audio/transcriptions"
+RATE = 16_000
+BOUNDARY = "limit"
+WORDS = TEXT.strip()
+
+
+def speech(seconds: float = 1.5) -> bytes:
+    count = round(seconds * RATE)
+    noise = np.random.default_rng(0).standard_normal(count)
+    samples = 0.2 * noise * np.sin(np.arange(count) / RATE * 2 * np.pi * 2) ** 2
+    return wav(samples[:, None])
+
+
+@pytest.fixture(scope="module")
+def speech_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of an English-only model, a multilingual one, and no speech model."""
+    models = tmp_path_factory.mktemp("models")
+    TinyWhisper().write(models / "tiny")
+    TinyWhisper(multilingual=True).write(models / "many")
+    other = models / "other"
+    TinyWhisper().write_onnx(other)
+    for path in other.glob("decoder*"):
+        path.unlink()
+    server = start_server(tmp_path_factory.mktemp("server"), models)
+    yield server
+    assert server.stop() == 0
+
+
+def form(fields: dict[str, Any]) -> bytes:
+    """Return a multipart form; bytes are files."""
+    parts = []
+    for name, value in fields.items():
+        values = value if isinstance(value, list) else [value]
+        for item in values:
+            head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"'
+            content = item
+            if isinstance(item, bytes):
+                head += '; filename="a.wav"\r\nContent-Type: audio/x-wav'
+            else:
+                content = str(item).encode()
+            parts.append(head.encode() + b"\r\n\r\n" + content + b"\r\n")
+    parts.append(f"--{BOUNDARY}--\r\n".encode())
+    return b"".join(parts)
+
+
+def ask(server: Server, path: str = PATH, **fields: Any) -> tuple[int, str, bytes]:
+    """Send a form over both transports, and return the answer that both gave."""
+    fields = {"model": "tiny", "file": speech()} | fields
+    sent = {name: value for name, value in fields.items() if value is not None}
+    body = form(sent)
+    kind = f"multipart/form-data; boundary={BOUNDARY}"
+    answer = server.call("POST", path, data=body, headers={"Content-Type": kind})
+    with server.connect() as connection:
+        ext = {int(Extension.CONTENT_TYPE): kind.encode()}
+        framed = connection.call(f"POST {path}", body, json_length=0, ext=ext)
+    status = answer.status_code
+    content = answer.content
+    if answer.headers["Content-Type"] == "application/json":
+        content = content.rstrip(b"\n")  # over HTTP, JSON ends with a line end
+    assert (status, content) == (framed.status, bytes(framed.body))
+    return status, answer.headers["Content-Type"], content
+
+
+def text_of(server: Server, **fields: Any) -> str:
+    status, _, content = ask(server, **fields)
+    assert status == 200, content
+    return content.decode()
+
+
+def test_the_usual_answer_is_json(speech_server: Server) -> None:
+    assert json.loads(text_of(speech_server)) == {"text": WORDS}
+
+
+def test_each_format_has_the_same_text(speech_server: Server) -> None:
+    assert text_of(speech_server, response_format="text") == f"{WORDS}\n"
+    cue = "00:00:00{0}000 --> 00:00:01{0}000"
+    srt = text_of(speech_server, response_format="srt")
+    assert srt == f"1\n{cue.format(',')}\n{WORDS}\n\n"
+    vtt = text_of(speech_server, response_format="vtt")
+    assert vtt == f"WEBVTT\n\n{cue.format('.')}\n{WORDS}\n\n"
+
+
+def test_the_verbose_answer_has_segments(speech_server: Server) -> None:
+    answer = json.loads(
+        text_of(
+            speech_server,
+            response_format="verbose_json",
+            temperature="0",
+            language="en",
+            prompt="",
+            **{"timestamp_granularities[]": ["segment"]},
+        )
+    )
+    assert answer["task"] == "transcribe"
+    assert answer["language"] == "english"
+    assert answer["duration"] == 1.5
+    (segment,) = answer["segments"]
+    assert segment["id"] == 0
+    assert (segment["start"], segment["end"]) == (0, 1)
+    assert segment["text"] == TEXT
+    assert segment["tokens"] == list(TEXT.encode())
+    keys = ("avg_logprob", "compression_ratio", "no_speech_prob", "temperature")
+    assert all(isinstance(segment[key], float) for key in keys)
+
+
+def test_a_stream_has_one_event_per_segment(speech_server: Server) -> None:
+    status, kind, content = ask(speech_server, file=speech(4), stream="true")
+    assert status == 200
+    assert kind.startswith("text/event-stream")
+    parts = content.decode().split("\n\n")
+    assert parts[-2:] == ["data: [DONE]", ""]
+    events = [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
+    deltas = [event["delta"] for event in events[:-1]]
+    assert len(deltas) == 2
+    end = {"type": "transcript.text.done", "text": "".join(deltas)}
+    assert events[-1] == end
+
+
+def test_silence_has_no_text(speech_server: Server) -> None:
+    silence = wav(np.zeros((3 * RATE, 1)))
+    answer = json.loads(
+        text_of(speech_server, file=silence, response_format="verbose_json")
+    )
+    assert (answer["text"], answer["segments"]) == ("", [])
+
+
+def test_a_multilingual_model_detects_and_translates(speech_server: Server) -> None:
+    fields = {"model": "many", "response_format": "verbose_json"}
+    assert json.loads(text_of(speech_server, **fields))["language"] == "german"
+    path = "/v1/audio/translations"
+    status, _, content = ask(speech_server, path, **fields)
+    assert status == 200
+    assert json.loads(content)["task"] == "translate"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"file": None}, 400, "'file' is missing"),
+        ({"file": b""}, 400, "'file' is empty"),
+        ({"model": None}, 400, "'model' is missing"),
+        ({"model": ["tiny", "tiny"]}, 400, "'model' is given twice"),
+        ({"model": "nobody"}, 404, "nobody"),
+        ({"model": "other"}, 400, "is no speech model"),
+        ({"file": b"a text"}, 400, "no WAV file"),
+        ({"file": b'["UklGRg=="]'}, 400, "JSON array of sound"),
+        ({"language": "de"}, 400, "language must be one of en"),
+        ({"language": "x" * 300}, 400, "language"),
+        ({"temperature": "2"}, 400, "temperature must be a number from 0 to 1"),
+        ({"temperature": "nan"}, 400, "temperature"),
+        ({"response_format": "diarized_json"}, 400, "must be one of json, text, srt"),
+        ({"stream": "yes"}, 400, "'stream' must be true or false"),
+        ({"timestamp_granularities[]": ["word"]}, 400, "times of segments only"),
+        ({"include[]": ["logprobs"]}, 400, "nothing more can be included"),
+        ({"colour": "red"}, 400, "'colour' is unknown"),
+        ({"prompt": "a" * 5000}, 400, "more than 4096 characters"),
+    ],
+)
+def test_bad_requests_get_openais_errors(
+    speech_server: Server, fields: dict[str, Any], status: int, reason: str
+) -> None:
+    code, _, content = ask(speech_server, **fields)
+    error = json.loads(content)["error"]
+    assert code == status
+    assert reason in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_english_models_translate_nothing(speech_server: Server) -> None:
+    status, _, content = ask(speech_server, "/v1/audio/translations")
+    assert status == 400
+    assert "multilingual" in json.loads(content)["error"]["message"]
+
+
+def test_raw_input_gets_segments(speech_server: Server) -> None:
+    answer = speech_server.call("POST", "/predictions/tiny", data=speech()).json()
+    (entry,) = answer["predictions"]
+    assert (entry["text"], entry["start"], entry["end"]) == (WORDS, 0, 1)
+    assert 0 < entry["score"] <= 1
+    facts = (answer["text"], answer["language"], answer["duration"])
+    assert facts == (WORDS, "en", 1.5)
+
+
+def test_several_sounds_are_numbered(speech_server: Server) -> None:
+    files = [("data", ("a.wav", speech())), ("data", ("b.wav", speech()))]
+    answer = speech_server.call("POST", "/predictions/tiny", files=files).json()
+    assert [entry["input"] for entry in answer["predictions"]] == [0, 1]
+    assert answer["text"] == [WORDS, WORDS]
+
+
+def test_chats_with_a_speech_model_are_refused(speech_server: Server) -> None:
+    request = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+    answer = speech_server.call("POST", "/v1/chat/completions", json=request)
+    assert answer.status_code == 400
+    assert "no language model" in answer.json()["error"]["message"]
+
+
+def test_as_tensors_a_model_is_its_encoder(speech_server: Server) -> None:
+    metadata = speech_server.call("GET", "/v2/models/tiny").json()
+    assert [spec["name"] for spec in metadata["inputs"]] == ["input_features"]
+    assert metadata["card"]["task"] == "speech-to-text"
+    data = np.zeros(8 * 200).tolist()
+    tensor = {
+        "name": "input_features",
+        "datatype": "FP32",
+        "shape": [1, 8, 200],
+        "data": data,
+    }
+    answer = speech_server.call(
+        "POST", "/v2/models/tiny/infer", json={"inputs": [tensor]}
+    )
+    assert answer.json()["outputs"][0]["shape"] == [1, 100, 32]
