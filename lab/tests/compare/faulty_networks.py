@@ -10,7 +10,8 @@ import onnx
 import PIL.Image
 from onnx import TensorProto, helper, numpy_helper
 
-SIZE, CLASSES = 16, 10
+SIZE = 16
+CLASSES = 10
 MANIFEST = """task = "image-classification"
 labels = "labels.txt"
 
@@ -20,10 +21,8 @@ file = "whole.onnx"
 [versions.faulty]
 file = "faulty.onnx"
 """
-MEAN, STD = (
-    np.array([0.485, 0.456, 0.406], np.float32),
-    np.array([0.229, 0.224, 0.225], np.float32),
-)
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+STD = np.array([0.229, 0.224, 0.225], np.float32)
 
 FAULTS = {
     "none": "",
@@ -92,49 +91,64 @@ class _Network:
         )
 
 
+def random_weights(random: Any, *shape: int) -> Any:
+    """Return random weights that keep the size of signals."""
+    scale = np.sqrt(2 / np.prod(shape[1:]))
+    return (random.normal(size=shape) * scale).astype(np.float32)
+
+
+def faulty_weights(first: Any, fault: str, random: Any) -> Any:
+    """Return the first layer's weights, changed if the fault demands it."""
+    if fault == "BGR in the weights":
+        return first[:, ::-1].copy()
+    if fault == "other weights":
+        return first + random.normal(0, 0.2, first.shape).astype(np.float32)
+    if fault == "overflow":
+        huge = first.astype(np.float64) * 1e38
+        return np.clip(huge, -3e38, 3e38).astype(np.float32)
+    return first
+
+
+def _second_activation(net: _Network, fault: str) -> None:
+    activation = "Relu"
+    if fault == "sigmoid for ReLU, deep":
+        activation = "Sigmoid"
+    net.add(activation)
+    if fault == "range too narrow, deep":
+        net.quantize(0.8 / 127)
+    if fault == "int8 as it should be":
+        net.quantize(8.8 / 127)
+
+
 def build(path: Path, fault: str, seed: int) -> None:
     """Write the network with a fault of :data:`FAULTS`."""
     random = np.random.default_rng(seed)
     net = _Network()
 
-    def weights(*shape: int) -> Any:
-        return (random.normal(size=shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(
-            np.float32
-        )
-
-    first, second, dense = (
-        weights(8, 3, 3, 3),
-        weights(12, 8, 3, 3),
-        weights(CLASSES, 12 * 16),
-    )
+    first = random_weights(random, 8, 3, 3, 3)
+    second = random_weights(random, 12, 8, 3, 3)
+    dense = random_weights(random, CLASSES, 12 * 16)
     first *= 5
-    biases = [
-        random.normal(0.2, 0.3, size).astype(np.float32) for size in (8, 12, CLASSES)
-    ]
+    biases = []
+    for size in (8, 12, CLASSES):
+        biases.append(random.normal(0.2, 0.3, size).astype(np.float32))
+
     _front(net, fault)
-    if fault == "BGR in the weights":
-        first = first[:, ::-1].copy()
-    if fault == "other weights":
-        first = first + random.normal(0, 0.2, first.shape).astype(np.float32)
+    first = faulty_weights(first, fault, random)
     if fault == "bias missing":
         biases[0] = 0 * biases[0]
-    if fault == "overflow":
-        first = np.clip(first.astype(np.float64) * 1e38, -3e38, 3e38).astype(np.float32)
     net.add("Conv", first, biases[0], pads=[1, 1, 1, 1])
     if fault == "batch normalisation folded wrongly":
         net.add("Mul", random.uniform(0.5, 1.5, (1, 8, 1, 1)).astype(np.float32))
     _first_activation(net, fault)
+
     net.add("Conv", second, biases[1], pads=[1, 1, 1, 1], strides=[2, 2])
-    net.add("Sigmoid" if fault == "sigmoid for ReLU, deep" else "Relu")
-    if fault == "range too narrow, deep":
-        net.quantize(0.8 / 127)
-    if fault == "int8 as it should be":
-        net.quantize(8.8 / 127)
-    net.add(
-        "AveragePool" if fault == "average for maximum" else "MaxPool",
-        kernel_shape=[2, 2],
-        strides=[2, 2],
-    )
+    _second_activation(net, fault)
+
+    pooling = "MaxPool"
+    if fault == "average for maximum":
+        pooling = "AveragePool"
+    net.add(pooling, kernel_shape=[2, 2], strides=[2, 2])
     if fault == "flattened as NHWC":
         net.add("Transpose", perm=[0, 2, 3, 1])
     net.add("Flatten")

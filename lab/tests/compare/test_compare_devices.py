@@ -61,7 +61,8 @@ def test_each_version_runs_on_each_device_in_one_run() -> None:
         reference="tflite@xnnpack",
     )
     names = ["tflite@cpu", "tflite@xnnpack", "tflite-int8@cpu", "tflite-int8@xnnpack"]
-    assert list(result["versions"]) == names and result["skipped"] == {}
+    assert list(result["versions"]) == names
+    assert result["skipped"] == {}
     assert result["default"] == result["reference"] == "tflite@xnnpack"
     assert [result["versions"][name]["options"] for name in names[:2]] == [
         {"xnnpack": False},
@@ -83,10 +84,8 @@ def test_a_device_that_a_version_lacks_is_reported() -> None:
         "digits", "xnnpack", "cpu", versions=("tflite", "onnx"), reference="tflite"
     )
     assert set(result["versions"]) == {"tflite@xnnpack", "tflite@cpu", "onnx@cpu"}
-    assert (
-        list(result["skipped"]) == ["onnx@xnnpack"]
-        and "runs here on cpu" in result["skipped"]["onnx@xnnpack"]
-    )
+    assert list(result["skipped"]) == ["onnx@xnnpack"]
+    assert "runs here on cpu" in result["skipped"]["onnx@xnnpack"]
     assert result["reference"] == "tflite@xnnpack"
 
 
@@ -136,9 +135,8 @@ def test_a_delegate_is_compared_with_the_cpu(tmp_path: Path) -> None:
         result["versions"][f"npu@{name}"]["agreement"]
         for name in ("libours.so", "xnnpack")
     )
-    assert (
-        round(wrong["largest_difference"]) == 500 and right["largest_difference"] < 1e-3
-    )
+    assert round(wrong["largest_difference"]) == 500
+    assert right["largest_difference"] < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -192,8 +190,10 @@ def test_bad_input_is_explained_in_one_sentence(
 
 def test_devices_may_be_tables_of_manifest_options() -> None:
     """The manifest's own comes first; each complete table is one device."""
-    tflite, torch = format_named("tflite"), format_named("torch")
-    assert tflite is not None and torch is not None
+    tflite = format_named("tflite")
+    torch = format_named("torch")
+    assert tflite is not None
+    assert torch is not None
     assert list(devices_of(tflite, {})) == ["xnnpack", "cpu"]
     assert list(devices_of(tflite, {"xnnpack": False})) == ["cpu", "xnnpack"]
     npu = {
@@ -214,15 +214,15 @@ def test_providers_are_devices() -> None:
     """They have short names; a missing one is tried if the manifest names it."""
     onnx = format_named("onnx")
     assert onnx is not None
-    assert (
-        devices_of(onnx, {})["cpu"] == {} and next(iter(devices_of(onnx, {}))) == "cpu"
-    )
+    assert devices_of(onnx, {})["cpu"] == {}
+    assert next(iter(devices_of(onnx, {}))) == "cpu"
     options = {
         "providers": ["NnapiExecutionProvider", "CPUExecutionProvider"],
         "required": True,
     }
     devices = devices_of(onnx, options)
-    assert next(iter(devices.items())) == ("nnapi", options) and devices["cpu"] == {}
+    assert next(iter(devices.items())) == ("nnapi", options)
+    assert devices["cpu"] == {}
     assert "azure" not in devices
 
 
@@ -247,10 +247,10 @@ def test_apply_writes_the_device_into_the_versions_table(tmp_path: Path) -> None
     assert "default_version is tflite, as tflite@cpu, now" in _apply(
         _chosen(folder, "tflite@cpu", {"xnnpack": False})
     )
-    text, after = manifest.read_text(), read_manifest(manifest)
-    assert text.startswith("# mine\n") and after.versions["tflite"].options == {
-        "xnnpack": False
-    }
+    text = manifest.read_text()
+    after = read_manifest(manifest)
+    assert text.startswith("# mine\n")
+    assert after.versions["tflite"].options == {"xnnpack": False}
     assert {**after.versions, "tflite": None} == {**before.versions, "tflite": None}
     _apply(_chosen(folder, "tflite@cpu", {"xnnpack": False}))
     assert manifest.read_text() == text
@@ -266,10 +266,8 @@ def test_apply_without_a_manifest_keeps_all_versions(tmp_path: Path) -> None:
         shutil.copy(MODELS / "petals" / f"petals.{suffix}", folder)
     _apply(_chosen(folder, "tflite@cpu", {"xnnpack": False}))
     manifest = read_manifest(folder / "model.toml")
-    assert (
-        set(manifest.versions) == {"tflite", "onnx"}
-        and manifest.default_version == "tflite"
-    )
+    assert set(manifest.versions) == {"tflite", "onnx"}
+    assert manifest.default_version == "tflite"
     assert manifest.versions["tflite"].options == {"xnnpack": False}
 
 
@@ -279,10 +277,8 @@ def test_an_unknown_device_is_refused_before_measuring() -> None:
         compared("petals", "cpu", "npu")
 
 
-def test_two_results_show_the_devices_differences(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The simulated phone has fewer threads, other files, and lacks a version."""
+def results_of_desk_and_phone() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a result, and that of a simulated phone with other files."""
     desk = compared("petals", versions=("tflite",))
     assert desk["device"]["simulated"] is False
     desk["device"]["load"] = 0.0
@@ -290,33 +286,34 @@ def test_two_results_show_the_devices_differences(
     phone = copy.deepcopy(desk)
     phone["device"] |= {"simulated": True, "cores": 2, "load": 7.0}
     facts = phone["versions"]["tflite"]
-    threads = facts["threads"]
-    facts |= {
-        "threads": threads + 3,
-        "runtime": "tflite-runtime 2.14.0",
-        "file_bytes": facts["file_bytes"] + 1,
-    }
+    facts["threads"] += 3
+    facts["runtime"] = "tflite-runtime 2.14.0"
+    facts["file_bytes"] += 1
     phone["skipped"]["tflite-int8"] = "in quarantine"
     del phone["versions"]["tflite-int8"]
+    return desk, phone
+
+
+def test_two_results_show_the_devices_differences(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The simulated phone has fewer threads, other files, and lacks a version."""
+    desk, phone = results_of_desk_and_phone()
     print_devices(desk, phone, ("desk.json", "phone.json"))
     text = " ".join(capsys.readouterr().out.split())
-    first, second = text.partition("B: phone.json")[::2]
-    assert (
-        first.startswith(f"A: desk.json: {desk['device']['machine']}, ")
-        and "load" not in first
-    )
-    assert (
-        second.startswith(": simulated phone, ")
-        and "a load of 7.0 from other work" in second
-    )
+    first, _, second = text.partition("B: phone.json")
+    assert first.startswith(f"A: desk.json: {desk['device']['machine']}, ")
+    assert "load" not in first
+    assert second.startswith(": simulated phone, ")
+    assert "a load of 7.0 from other work" in second
     assert "tflite: its file has another size on each tflite: A has " in second
-    assert f"; B has tflite-runtime 2.14.0 on cpu, {threads + 3} threads" in second
+    threads = phone["versions"]["tflite"]["threads"]
+    assert f"; B has tflite-runtime 2.14.0 on cpu, {threads} threads" in second
     assert "tflite-int8: not run on B: in quarantine" in second
+
     print_devices(desk, desk, ("a", "b"))
     assert "tflite: " not in capsys.readouterr().out
     del phone["versions"]["tflite"]
-    with pytest.raises(
-        CommandError,
-        match="no version in common; compare with the same --versions and --device",
-    ):
+    remedy = "compare with the same --versions and --device"
+    with pytest.raises(CommandError, match=f"no version in common; {remedy}"):
         print_devices(desk, phone, ("a", "b"))

@@ -69,10 +69,8 @@ def test_a_classifier_that_lost_six_of_ten_is_measurably_worse() -> None:
     assert {name: v["test"]["worse"] for name, v in verdicts.items()} == {
         **{"a": False, "six": True, "five": False, "rest": False}
     }
-    assert (
-        verdicts["six"]["accuracy"]["value"] == 0.4
-        and verdicts["six"]["agreement"]["share"]["value"] == 0.4
-    )
+    assert verdicts["six"]["accuracy"]["value"] == 0.4
+    assert verdicts["six"]["agreement"]["share"]["value"] == 0.4
     assert verdicts["rest"]["agreement"]["largest_difference"] == pytest.approx(0.1)
     assert verdicts["six"]["test"]["text"] == "0 gained, 6 lost"
 
@@ -85,7 +83,8 @@ def test_without_labels_the_reference_is_the_truth() -> None:
         "a",
         [None] * 9,
     )
-    assert verdicts["b"]["accuracy"] is None and verdicts["b"]["test"]["worse"]
+    assert verdicts["b"]["accuracy"] is None
+    assert verdicts["b"]["test"]["worse"]
     assert verdicts["b"]["test"]["text"] == "6 of 9 answers differ"
 
 
@@ -146,7 +145,8 @@ def test_top_5_and_f1() -> None:
 def test_f1_agrees_with_scikit_learn() -> None:
     """The macro mean includes classes that are only answered, or only true."""
     generator = np.random.default_rng(7)
-    actual, answered = generator.integers(0, 6, 40), generator.integers(2, 9, 40)
+    actual = generator.integers(0, 6, 40)
+    answered = generator.integers(2, 9, 40)
     figures = measure_for("text-classification").overall(
         [classes(index) for index in answered.tolist()],
         [frozenset([index]) for index in actual.tolist()],
@@ -205,9 +205,8 @@ def test_a_regression_error_is_measured() -> None:
     )
     assert verdicts["a"]["accuracy"]["value"] == pytest.approx(1.0)
     assert not verdicts["a"]["accuracy"]["more_is_better"]
-    assert (
-        verdicts["worse"]["test"]["worse"] and not verdicts["rounded"]["test"]["worse"]
-    )
+    assert verdicts["worse"]["test"]["worse"]
+    assert not verdicts["rounded"]["test"]["worse"]
     assert verdicts["rounded"]["agreement"]["share"]["value"] == 1.0
 
 
@@ -261,27 +260,36 @@ def test_average_precision() -> None:
     )
 
 
+def random_box(generator: random.Random) -> dict[str, Any]:
+    """Return a random true box."""
+    return {
+        "label": generator.choice(["cat", "dog"]),
+        "x": generator.uniform(0, 200),
+        "y": generator.uniform(0, 200),
+        "width": generator.uniform(20, 99),
+        "height": generator.uniform(20, 99),
+    }
+
+
+def random_detection(generator: random.Random, true: dict[str, Any]) -> dict[str, Any]:
+    """Return a detection near a true box, sometimes with another label."""
+    place = {}
+    for key in ("x", "y", "width", "height"):
+        place[key] = true[key] + generator.gauss(0, 5)
+    label = true["label"]
+    if generator.random() >= 0.8:
+        label = "cow"
+    return {"label": label, "score": generator.random(), "box": place}
+
+
 def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
     """Return generated detections and true boxes of eight pictures."""
     generator = random.Random(seed)
-    answers, truths = [], []
+    answers = []
+    truths = []
     for _ in range(8):
-        boxes = [
-            {
-                "label": generator.choice(["cat", "dog"]),
-                **{key: generator.uniform(0, 200) for key in ("x", "y")},
-                **{key: generator.uniform(20, 99) for key in ("width", "height")},
-            }
-            for _ in range(generator.randrange(5))
-        ]
-        entries = []
-        for true in boxes * 2:
-            place = {
-                key: true[key] + generator.gauss(0, 5)
-                for key in ("x", "y", "width", "height")
-            }
-            label = true["label"] if generator.random() < 0.8 else "cow"
-            entries.append({"label": label, "score": generator.random(), "box": place})
+        boxes = [random_box(generator) for _ in range(generator.randrange(5))]
+        entries = [random_detection(generator, true) for true in boxes * 2]
         answers.append(sorted(entries, key=lambda entry: -entry["score"]))
         truths.append(boxes)
     return answers, truths
@@ -323,10 +331,8 @@ def test_uncertain_detections_count_for_the_average_precision_only() -> None:
 def test_iou_agrees_with_scikit_learn() -> None:
     """It is a picture's mean over the classes in either mask."""
     generator = np.random.default_rng(3)
-    predicted, actual = (
-        generator.choice([0, 1, 4], (12, 9)),
-        generator.choice([0, 4, 7], (12, 9)),
-    )
+    predicted = generator.choice([0, 1, 4], (12, 9))
+    actual = generator.choice([0, 4, 7], (12, 9))
     expected = jaccard_score(
         actual.ravel(), predicted.ravel(), average="macro", zero_division=0
     )

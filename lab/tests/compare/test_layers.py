@@ -63,7 +63,8 @@ def test_faults_in_unseen_networks_and_pictures_are_named(tmp_path: Path) -> Non
 def test_versions_of_two_frameworks_match(tmp_path: Path) -> None:
     """Every layer of TensorFlow Lite's fused NHWC and ONNX's NCHW has a counterpart."""
     result = compare_layers(Plan("digits", str(MODELS)), ("tflite", "onnx"))
-    assert result["first_differing"] == [] and result["cause"] is None
+    assert result["first_differing"] == []
+    assert result["cause"] is None
     assert len(result["pairs"]) == result["layers"][0] + 1
     assert (
         result["pairs"][1]["other"]["operator"] == "Relu"
@@ -91,10 +92,8 @@ def test_unconverted_models_match_their_conversion(
 ) -> None:
     """PyTorch's functions count like modules; Keras's layers contain activations."""
     result = compare_layers(Plan("digits", str(MODELS)), (version, "onnx"))
-    assert (
-        result["first_differing"] == []
-        and max(pair["difference"] for pair in result["pairs"]) < 1e-4
-    )
+    assert result["first_differing"] == []
+    assert max(pair["difference"] for pair in result["pairs"]) < 1e-4
     assert {pair["first"]["operator"] for pair in result["pairs"]} >= operators
 
 
@@ -111,8 +110,27 @@ def test_a_format_without_intermediate_results_is_refused() -> None:
 def test_the_embedded_int8_version_has_no_fault() -> None:
     """Its rounding stays far below the bound of quantised versions."""
     result = compare_layers(Plan("digits", str(MODELS)), ("tflite", "tflite-int8"))
-    assert result["bound"] == 0.1 and result["cause"] is None
+    assert result["bound"] == 0.1
+    assert result["cause"] is None
     assert 0.001 < max(pair["difference"] for pair in result["pairs"]) < 0.05
+
+
+def plant_in_digits(path: Path, fault: str) -> None:
+    """Plant a fault into the first layer of an ONNX file."""
+    model = onnx.load(path)
+    first = next(node for node in model.graph.node if node.op_type == "Conv")
+    weights = {entry.name: entry for entry in model.graph.initializer}
+    kernel, bias = (weights[name] for name in first.input[1:3])
+    if fault == "wants 0 to 255":
+        values = numpy_helper.to_array(kernel) / np.float32(255)
+        kernel.CopyFrom(numpy_helper.from_array(values, kernel.name))
+    elif fault == "bias":
+        values = numpy_helper.to_array(bias) + np.float32(0.7)
+        bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    else:
+        relu = next(node for node in model.graph.node if node.op_type == "Relu")
+        relu.op_type = "Identity"
+    onnx.save(model, path)
 
 
 @pytest.mark.parametrize(
@@ -128,27 +146,7 @@ def test_faults_between_two_frameworks_are_named(
 ) -> None:
     """The ONNX version of digits is changed, the TensorFlow Lite version is correct."""
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
-    path = tmp_path / "digits" / "digits.onnx"
-    model = onnx.load(path)
-    first = next(node for node in model.graph.node if node.op_type == "Conv")
-    weights = {entry.name: entry for entry in model.graph.initializer}
-    kernel, bias = (weights[name] for name in first.input[1:3])
-    if fault == "wants 0 to 255":
-        kernel.CopyFrom(
-            numpy_helper.from_array(
-                numpy_helper.to_array(kernel) / np.float32(255), kernel.name
-            )
-        )
-    elif fault == "bias":
-        bias.CopyFrom(
-            numpy_helper.from_array(
-                numpy_helper.to_array(bias) + np.float32(0.7), bias.name
-            )
-        )
-    else:
-        relu = next(node for node in model.graph.node if node.op_type == "Relu")
-        relu.op_type = "Identity"
-    onnx.save(model, path)
+    plant_in_digits(tmp_path / "digits" / "digits.onnx", fault)
     result = compare_layers(Plan("digits", str(tmp_path)), ("tflite", "onnx"))
     assert result["first_differing"][0] == 1
     assert result["cause"]["kind"] == kind, result["cause"]["sentence"]
@@ -160,7 +158,8 @@ def test_faults_between_two_frameworks_are_named(
 def test_the_last_layer_is_the_output(version: str, file: str) -> None:
     """Reading intermediate results changes no answer."""
     format = format_named(version)
-    assert format is not None and format.layers is not None
+    assert format is not None
+    assert format.layers is not None
     source = ModelSource(MODELS / "digits" / file)
     session = runtime_for(format).open(source)
     inputs = {
@@ -185,10 +184,8 @@ def test_nodes_at_the_end_of_an_onnx_file_count(tmp_path: Path) -> None:
     model.graph.node.extend([*nodes[1:], nodes[0]])
     onnx.save(model, path)
     result = compare_layers(Plan("net", str(tmp_path)), ("whole", "faulty"))
-    assert (
-        len(result["pairs"]) > len(nodes) / 2
-        and result["layers"][0] == result["layers"][1]
-    )
+    assert len(result["pairs"]) > len(nodes) / 2
+    assert result["layers"][0] == result["layers"][1]
     assert max(pair["difference"] for pair in result["pairs"]) == 0
 
 
@@ -209,10 +206,8 @@ def test_the_command_prints_the_layers_and_the_cause(
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^\d+ > +Relu relu\S+ +Relu relu\S+ ", printed, re.MULTILINE)
-    assert (
-        "The first layer that differs is A's Relu" in printed
-        and "\ncalibration: B cuts 'relu" in printed
-    )
+    assert "The first layer that differs is A's Relu" in printed
+    assert "\ncalibration: B cuts 'relu" in printed
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cause"]["kind"] == "calibration"
 
@@ -220,7 +215,8 @@ def test_the_command_prints_the_layers_and_the_cause(
 def test_random_numbers_replace_missing_samples() -> None:
     """A table has no samples of its own."""
     result = compare_layers(Plan("petals", str(MODELS)), ("tflite", "onnx"))
-    assert result["samples"] == 4 and result["cause"] is None
+    assert result["samples"] == 4
+    assert result["cause"] is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -69,7 +70,8 @@ def old_network(
 def test_files_of_old_releases_are_quantised(
     opset: int, bias: tuple[int, ...], transposed: bool, tmp_path: Path
 ) -> None:
-    source, output = tmp_path / "old.onnx", tmp_path / "new.onnx"
+    source = tmp_path / "old.onnx"
+    output = tmp_path / "new.onnx"
     old_network(source, opset, bias, transposed=transposed)
     pictures = np.random.default_rng(1).random((16, 1, 8, 8), dtype=np.float32)
     np.savez(tmp_path / "samples.npz", x=pictures)
@@ -92,48 +94,49 @@ def test_files_of_old_releases_are_quantised(
     assert [entry.name for entry in onnx.load(output).graph.input] == ["x"]
 
 
-def test_layers_may_share_a_vector(tmp_path: Path) -> None:
-    """ONNX Runtime merges equal vectors, and then can't load its own result with exact
-    sums.
-    """
-    random = np.random.default_rng(0)
+def write_two_norms(path: Path, random: Any) -> None:
+    """Write two layer normalisations with the same scale and shift."""
     values = {
         "matrix": random.normal(size=(8, 8)),
         "scale": np.ones(8),
         "shift": random.normal(size=8),
     }
-    tensors = [
-        numpy_helper.from_array(array.astype(np.float32), name)
-        for name, array in values.items()
-    ]
+    tensors = []
+    for name, array in values.items():
+        tensors.append(numpy_helper.from_array(array.astype(np.float32), name))
     nodes = [
         helper.make_node("LayerNormalization", ["x", "scale", "shift"], ["a"]),
         helper.make_node("MatMul", ["a", "matrix"], ["b"]),
         helper.make_node("LayerNormalization", ["b", "scale", "shift"], ["y"]),
     ]
-    (x, y) = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"
-    )
-    model = helper.make_model(
-        helper.make_graph(nodes, "two", [x], [y], tensors),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=8,
-    )
-    onnx.save(model, tmp_path / "two.onnx")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])
+    graph = helper.make_graph(nodes, "two", [x], [y], tensors)
+    opset = helper.make_opsetid("", 18)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+def test_layers_may_share_a_vector(tmp_path: Path) -> None:
+    """ONNX Runtime merges equal vectors, and then can't load its own result with exact
+    sums.
+    """
+    random = np.random.default_rng(0)
+    source = tmp_path / "two.onnx"
+    result = tmp_path / "int8.onnx"
+    samples = tmp_path / "samples.npz"
+    write_two_norms(source, random)
     rows = random.normal(size=(16, 8)).astype(np.float32)
-    np.savez(tmp_path / "samples.npz", x=rows)
+    np.savez(samples, x=rows)
     request = ConversionRequest(
-        tmp_path / "two.onnx",
+        source,
         "onnx",
-        tmp_path / "int8.onnx",
+        result,
         "onnx",
         inputs=(SourceTensor("x", "FP32", (1, 8)),),
-        samples=tmp_path / "samples.npz",
+        samples=samples,
         quantize="int8",
     )
     convert(request)
-    before, after = (
-        RUNTIME.open(ModelSource(tmp_path / name)).run({"x": rows[:1]})["y"]
-        for name in ("two.onnx", "int8.onnx")
-    )
+    before = RUNTIME.open(ModelSource(source)).run({"x": rows[:1]})["y"]
+    after = RUNTIME.open(ModelSource(result)).run({"x": rows[:1]})["y"]
     assert 0 < np.abs(before - after).max() < 0.1 * np.abs(before).max()

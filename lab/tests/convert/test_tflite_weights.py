@@ -7,6 +7,7 @@ import io
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,8 @@ def test_digits_are_smaller_and_keep_their_answers(
     tmp_path: Path, quantize: str, size: int, bound: float, xnnpack: bool
 ):
     output, outcome = shrunk(DIGITS, tmp_path, quantize)
-    assert output.stat().st_size < size and outcome.options == {"weights": 3}
+    assert output.stat().st_size < size
+    assert outcome.options == {"weights": 3}
     images, labels = pictures()
     name = RUNTIME.open(ModelSource(DIGITS)).inputs[0].name
     (before,), (after,) = (
@@ -75,7 +77,8 @@ def test_digits_are_smaller_and_keep_their_answers(
     accuracies = [
         float((scores.argmax(1) == labels).mean()) for scores in (before, after)
     ]
-    assert accuracies[0] > 0.99 and abs(accuracies[1] - accuracies[0]) < 0.005
+    assert accuracies[0] > 0.99
+    assert abs(accuracies[1] - accuracies[0]) < 0.005
 
 
 @pytest.mark.parametrize(
@@ -131,7 +134,8 @@ def test_graphs_share_a_weight_in_the_new_file(tmp_path: Path):
     with twice.open("wb") as file:
         write_tree(model, tflite_model.IDENTIFIER, file)
     output, outcome = shrunk(twice, tmp_path, "dynamic")
-    assert outcome.options == {"weights": 6} and output.stat().st_size < 36_000
+    assert outcome.options == {"weights": 6}
+    assert output.stat().st_size < 36_000
     (name,) = (spec.name for spec in RUNTIME.open(ModelSource(DIGITS)).inputs)
     once, _ = shrunk(DIGITS, tmp_path, "dynamic")
     (alone,), (beside,) = (
@@ -160,38 +164,42 @@ def test_a_table_on_two_levels_follows_both_parents(tmp_path: Path):
     shrunk(path, tmp_path, "fp16")
 
 
+def with_shared_tables() -> Any:
+    """Return the digits with one more output and buffer that share a table."""
+    model = tflite_model.read_tflite_model(DIGITS)
+    (graph,) = model.nodes(2)
+    tensors = graph.nodes(0)
+    buffers = model.nodes(4)
+    sizes = []
+    for tensor in tensors:
+        vector = buffers[tensor.number(2, "I")].vector(0)
+        sizes.append(len(vector.data) if vector else 0)
+    second_largest = sorted(sizes)[-2]
+    shared = tensors[sizes.index(second_largest)]
+
+    tensors.append(shared)
+    outputs = np.frombuffer(graph.vector(2).data, "<i4")
+    numbers = np.append(outputs, len(tensors) - 1).astype("<i4")
+    graph.set_child(2, tflite_model.FlatVector(numbers.tobytes(), 4))
+    buffers.append(buffers[shared.number(2, "I")])
+    return model
+
+
 @pytest.mark.parametrize("quantize", ["fp16", "dynamic"])
 def test_tensors_may_share_a_table(tmp_path: Path, quantize: str):
     """A constant that is both a weight and an output is unchanged as an output."""
-    model = tflite_model.read_tflite_model(DIGITS)
-    (graph,) = model.nodes(2)
-    tensors, buffers = graph.nodes(0), model.nodes(4)
-    sizes = [len(buffers[tensor.number(2, "I")].vector(0).data) if buffers[tensor.number(2, "I")].vector(0) else 0
-             for tensor in tensors]  # fmt: skip
-    tensors.append(tensors[sizes.index(sorted(sizes)[-2])])
-    outputs = np.frombuffer(graph.vector(2).data, "<i4")
-    graph.set_child(
-        2,
-        tflite_model.FlatVector(
-            np.append(outputs, len(tensors) - 1).astype("<i4").tobytes(), 4
-        ),
-    )
-    buffers.append(
-        buffers[tensors[-1].number(2, "I")]
-    )  # and two buffers that share a table
     path = tmp_path / "shared.tflite"
     with path.open("wb") as file:
-        write_tree(model, tflite_model.IDENTIFIER, file)
+        write_tree(with_shared_tables(), tflite_model.IDENTIFIER, file)
     output, outcome = shrunk(path, tmp_path, quantize)
     assert outcome.options == {"weights": 3}
     (name,) = (spec.name for spec in RUNTIME.open(ModelSource(path)).inputs)
-    before, after = (
-        answers(each, {name: pictures()[0][:4]}) for each in (path, output)
-    )
-    assert (
-        all(np.abs(before[key] - after[key]).max() < 2e-2 for key in before)
-        and len(before) == 2
-    )
+    values = {name: pictures()[0][:4]}
+    before = answers(path, values)
+    after = answers(output, values)
+    assert len(before) == 2
+    for key, expected in before.items():
+        assert np.abs(expected - after[key]).max() < 2e-2
 
 
 def test_weights_beyond_half_floats_are_kept(tmp_path: Path):
@@ -216,8 +224,10 @@ def test_weights_beyond_half_floats_are_kept(tmp_path: Path):
 
 
 def test_damaged_models_are_refused_or_rewritten(tmp_path: Path):
-    whole, numbers = DIGITS.read_bytes(), random.Random(15)
-    path, ends = tmp_path / "damaged.tflite", {"written": 0, "refused": 0}
+    whole = DIGITS.read_bytes()
+    numbers = random.Random(15)
+    path = tmp_path / "damaged.tflite"
+    ends = {"written": 0, "refused": 0}
     description = whole[:512], whole[-6_000:]
     for _ in range(300):
         head, tail = (
@@ -268,9 +278,10 @@ def test_a_public_classifier_keeps_its_labels_and_answers(
         for tensor in read_metadata(source).outputs
         for file in tensor.associated_files
     ]
-    assert names and read_associated_files(
-        output, names, 2**20
-    ) == read_associated_files(source, names, 2**20)
+    assert names
+    assert read_associated_files(output, names, 2**20) == read_associated_files(
+        source, names, 2**20
+    )
     (spec,) = RUNTIME.open(ModelSource(source)).inputs
     for expected in sorted(
         (assets / "inputs" / "tensors").glob("mnv1_025_float__*.npy")

@@ -30,7 +30,8 @@ def test_it_answers_like_the_plain_server(
 def test_changes_of_a_single_worker_are_refused(two_workers: Server, path: str) -> None:
     """Load, unload, release and pairing would change one arbitrary process."""
     answer = two_workers.call("POST", path, json={"parameters": {"release": True}})
-    assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
+    assert answer.status_code == 501
+    assert answer.json()["code"] == "NOT_IMPLEMENTED"
 
 
 def test_statistics_name_the_worker(two_workers: Server) -> None:
@@ -44,7 +45,8 @@ def test_statistics_name_the_worker(two_workers: Server) -> None:
         for line in two_workers.call("GET", "/metrics").text.splitlines()
         if line[0] != "#"
     ]
-    assert lines and all(re.search(r'[{,]worker="[01]"', line) for line in lines)
+    assert lines
+    assert all(re.search(r'[{,]worker="[01]"', line) for line in lines)
 
 
 def test_an_unauthenticated_body_is_not_read(two_workers: Server) -> None:
@@ -56,14 +58,11 @@ def test_settings_and_files_are_those_of_serve(two_workers: Server) -> None:
     """The run file proves the port to clients; each worker has its own folder."""
     state = two_workers.log.parent / "state"
     run = json.loads((state / "runs" / f"{two_workers.process.pid}.json").read_text())
-    assert run["http"] == f"127.0.0.1:{two_workers.port}" and run["models_dir"] == str(
-        MODELS
-    )
+    assert run["http"] == f"127.0.0.1:{two_workers.port}"
+    assert run["models_dir"] == str(MODELS)
     assert sorted(path.name for path in (state / "workers").iterdir()) == ["0", "1"]
-    assert (
-        len(set(workers_of(two_workers))) == 2
-        and two_workers.ready["pid"] == two_workers.process.pid
-    )
+    assert len(set(workers_of(two_workers))) == 2
+    assert two_workers.ready["pid"] == two_workers.process.pid
 
 
 def test_the_document_has_the_tested_command() -> None:

@@ -66,7 +66,8 @@ def test_it_answers_like_the_plain_server(
 @pytest.mark.parametrize("path", LOCAL)
 def test_changes_of_a_single_replica_are_refused(scaled: RayServer, path: str) -> None:
     answer = scaled.call("POST", path, json={"parameters": {"release": True}})
-    assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
+    assert answer.status_code == 501
+    assert answer.json()["code"] == "NOT_IMPLEMENTED"
 
 
 def test_a_body_that_is_too_large_is_not_read(scaled: RayServer) -> None:
@@ -86,7 +87,8 @@ def test_statistics_name_the_replica(scaled: RayServer) -> None:
         for line in scaled.call("GET", "/metrics").text.splitlines()
         if line[0] != "#"
     ]
-    assert lines and all(
+    assert lines
+    assert all(
         re.search(rf'[{{,]worker="({"|".join(set(answers))})"', line) for line in lines
     )
     assert {path.name for path in (scaled.log.parent / "state/workers").iterdir()} == {
@@ -138,7 +140,8 @@ def test_sequences_are_refused_at_other_paths(scaled: RayServer, folder: Path) -
             for place in range(12)
             for stream in range(16)
         ]
-        assert set(steps) == {(501, "NOT_IMPLEMENTED")} and len(steps) == 192
+        assert set(steps) == {(501, "NOT_IMPLEMENTED")}
+        assert len(steps) == 192
         assert step(scaled, 0, model="late") == (200, 2.0)
     finally:
         shutil.rmtree(folder / "late")
@@ -151,12 +154,11 @@ def test_every_port_is_on_loopback(scaled: RayServer) -> None:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             inodes |= set(re.findall(r"socket:\[(\d+)\]", str(descriptor.readlink())))
     listening = [row for row in listeners() if row[1] in inodes]
-    assert len(listening) > 5 and {row[0] for row in listening} == {"127.0.0.1"}
+    assert len(listening) > 5
+    assert {row[0] for row in listening} == {"127.0.0.1"}
     token = scaled.log.parent / "state/ray-token"
-    assert (
-        token.stat().st_mode & 0o777 == 0o600
-        and token.read_text().strip() != scaled.token
-    )
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text().strip() != scaled.token
 
 
 def listeners() -> Iterator[tuple[str, str]]:

@@ -53,7 +53,8 @@ def ask_until(server: RayServer, ended: threading.Event) -> tuple[int, set[float
 
     Returns the number of requests, and the answers.
     """
-    answered, answers = 0, set()
+    answered = 0
+    answers = set()
     with Client(
         server.url, server.token, timeout=ENDING_S, reconnect=ENDING_S
     ) as client:
@@ -118,9 +119,8 @@ def test_a_broken_folder_leaves_the_old_one(
         "pocketserve: load petals: failed to load"
     ), done.stderr
     assert done.stderr.count("\n") == 1
-    assert {description(scaled) for _ in range(10)} == {"first"} and len(
-        scaled.replicas()
-    ) == 2
+    assert {description(scaled) for _ in range(10)} == {"first"}
+    assert len(scaled.replicas()) == 2
 
 
 def test_a_good_folder_takes_over_and_scales_with_the_load(
@@ -177,7 +177,8 @@ def keep_adding(
             timeout=ENDING_S,
         )
         if not answer.ok:
-            refused, total = refused + 1, 0
+            refused = refused + 1
+            total = 0
             continue
         total += 2
         assert answer.json()["outputs"][0]["data"] == [total], "wrong without a word"

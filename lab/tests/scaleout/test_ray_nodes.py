@@ -24,7 +24,8 @@ CHILD = ROOT / "lab" / "tests" / "children" / "ray_nodes.py"
 @contextlib.contextmanager
 def two_nodes(folder: Path) -> Iterator[RayServer]:
     """Start two nodes with a replica each; the process is the nodes' parent."""
-    log, port = folder / "cluster.log", free_port()
+    log = folder / "cluster.log"
+    port = free_port()
     ensure_token(folder / "state" / "ray-token")
     # As `scale` itself sets them for a Ray of its own.
     ray = {
@@ -95,7 +96,8 @@ def test_a_second_node_answers_and_may_leave(tmp_path: Path) -> None:
         wait_until(lambda: has_two(server, workers), server.log)
         expected = client.predict("petals", [5.1, 3.5, 1.4])["predictions"]
         nodes = server.process
-        assert nodes.stdin is not None and nodes.stdout is not None
+        assert nodes.stdin is not None
+        assert nodes.stdout is not None
         nodes.stdin.write(b"\n")
         nodes.stdin.flush()
         for _ in range(50):

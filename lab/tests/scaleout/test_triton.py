@@ -77,34 +77,35 @@ def ask_triton(url: str, name: str, inputs: list[dict[str, Any]]) -> dict[str, A
     return document
 
 
+def inputs_of(server: Server, name: str, path: str) -> list[dict[str, Any]]:
+    """Return a model's inputs: its own in this file, else halves."""
+    if INPUTS[name]:
+        return list(INPUTS[name])
+    inputs = []
+    for spec in server.call("GET", path).json()["inputs"]:
+        shape = [abs(size) for size in spec["shape"]]
+        inputs.append({**spec, "shape": shape, "data": [0.5] * int(np.prod(shape))})
+    return inputs
+
+
 @pytest.mark.parametrize(
     "name", ["digits", "digits.tflite", "digits.tflite-int8", "digits.onnx", "petals"]
 )
 def test_answers_are_equal(ours: Server, theirs: str, name: str) -> None:
     """Every output has the same name, shape and values, and none is empty."""
     model, _, version = name.partition(".")
-    path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "")
-    metadata = ours.call("GET", path).json()["inputs"]
-    inputs = INPUTS[name] or [
-        {
-            **spec,
-            "shape": [abs(size) for size in spec["shape"]],
-            "data": [0.5] * abs(int(np.prod(spec["shape"]))),
-        }
-        for spec in metadata
-    ]
-    expected = ours.call("POST", f"{path}/infer", json={"inputs": inputs}).json()[
-        "outputs"
-    ]
+    path = f"/v2/models/{model}"
+    if version:
+        path += f"/versions/{version}"
+    inputs = inputs_of(ours, name, path)
+    answer = ours.call("POST", f"{path}/infer", json={"inputs": inputs})
+    expected = answer.json()["outputs"]
     answered = ask_triton(theirs, name, inputs)["outputs"]
-    assert [output["name"] for output in answered] == [
-        output["name"] for output in expected
-    ]
+    names = [output["name"] for output in expected]
+    assert [output["name"] for output in answered] == names
     for mine, other in zip(expected, answered, strict=True):
-        assert (
-            other["shape"] == mine["shape"]
-            and len(other["data"]) == np.prod(mine["shape"]) > 0
-        )
+        assert other["shape"] == mine["shape"]
+        assert len(other["data"]) == np.prod(mine["shape"]) > 0
         assert other["data"] == pytest.approx(mine["data"], abs=1e-6)
 
 
@@ -114,7 +115,8 @@ def test_a_tensor_without_dimensions_has_one_of_size_1(theirs: str) -> None:
         "double",
         [{"name": "x", "shape": [1], "datatype": "FP64", "data": [21.0]}],
     )["outputs"]
-    assert output["shape"] == [1] and output["data"] == [42.0]
+    assert output["shape"] == [1]
+    assert output["data"] == [42.0]
 
 
 def test_binary_tensors(theirs: str) -> None:
@@ -164,48 +166,35 @@ def test_a_client_of_kserve(theirs: str, binary_in: bool, binary_out: bool) -> N
     assert output.as_numpy().ravel().tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def curl(url: str, body: bytes, length: int) -> Any:
+    """Return curl's answer to a request whose JSON part has this length."""
+    command = ["curl", "-q", "-sS", "--fail"]
+    command += ["-H", f"Inference-Header-Content-Length: {length}"]
+    command += ["-H", "Content-Type: application/octet-stream"]
+    command += ["--data-binary", "@-", url]
+    done = subprocess.run(command, input=body, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def test_curl(theirs: str) -> None:
     """A tensor is sent as JSON and as bytes."""
     image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
     tensor = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32"}
-    as_json = json.dumps(
-        {"inputs": [{**tensor, "data": image.ravel().tolist()}]}
-    ).encode()
-    header = json.dumps(
-        {"inputs": [{**tensor, "parameters": {"binary_data_size": image.nbytes}}]}
-    ).encode()
-    expected = ask_triton(theirs, "digits", json.loads(as_json)["inputs"])["outputs"][
-        0
-    ]["data"]
-    for body, length in (
-        (as_json, len(as_json)),
-        (header + image.tobytes(), len(header)),
-    ):
-        headers = [
-            "-H",
-            f"Inference-Header-Content-Length: {length}",
-            "-H",
-            "Content-Type: application/octet-stream",
-        ]
-        done = subprocess.run(
-            [
-                "curl",
-                "-q",
-                "-sS",
-                "--fail",
-                *headers,
-                "--data-binary",
-                "@-",
-                f"{theirs}/v2/models/digits/infer",
-            ],
-            input=body,
-            capture_output=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["outputs"][0]["data"] == pytest.approx(
-            expected, abs=1e-6
-        )
+    as_json = {**tensor, "data": image.ravel().tolist()}
+    as_bytes = {**tensor, "parameters": {"binary_data_size": image.nbytes}}
+    json_body = json.dumps({"inputs": [as_json]}).encode()
+    header = json.dumps({"inputs": [as_bytes]}).encode()
+    expected = ask_triton(theirs, "digits", [as_json])["outputs"][0]["data"]
+
+    url = f"{theirs}/v2/models/digits/infer"
+    answers = [
+        curl(url, json_body, len(json_body)),
+        curl(url, header + image.tobytes(), len(header)),
+    ]
+    for answer in answers:
+        data = answer["outputs"][0]["data"]
+        assert data == pytest.approx(expected, abs=1e-6)
 
 
 def test_its_rate_is_measured_beside_ours() -> None:

@@ -19,16 +19,16 @@ def test_a_worker_takes_the_lowest_free_number(tmp_path: Path) -> None:
     first = WorkerSlot(tmp_path)
     assert first.is_alone()
     second = WorkerSlot(tmp_path)
-    assert (first.name, second.name) == ("0", "1")
-    assert not first.is_alone() and not second.is_alone()
+    assert first.name == "0"
+    assert second.name == "1"
+    assert not first.is_alone()
+    assert not second.is_alone()
     first.close()
     assert second.is_alone()
     third = WorkerSlot(tmp_path)
-    assert (
-        third.name == "0"
-        and third.folder == tmp_path / "workers" / "0"
-        and not second.is_alone()
-    )
+    assert third.name == "0"
+    assert third.folder == tmp_path / "workers" / "0"
+    assert not second.is_alone()
     assert third.folder.stat().st_mode & 0o777 == 0o700
     second.close()
     assert third.is_alone()
