@@ -147,7 +147,8 @@ def test_a_picture_of_one_long_line_is_refused(size: tuple[int, int]) -> None:
 
 
 def test_decoding_a_picture_stops_when_the_request_is_abandoned() -> None:
-    file, calls = png(3000, 3000), 0
+    file = png(3000, 3000)
+    calls = 0
 
     def check() -> None:
         nonlocal calls
@@ -172,7 +173,8 @@ def test_resampling_a_sound_stops_when_the_request_is_abandoned() -> None:
 
 
 def test_concurrent_pictures_share_one_decoding_budget() -> None:
-    budget, maximum = ByteBudget(2**20), 0
+    budget = ByteBudget(2**20)
+    maximum = 0
 
     def check() -> None:
         nonlocal maximum
@@ -189,7 +191,8 @@ def test_concurrent_pictures_share_one_decoding_budget() -> None:
     ]
     with ThreadPoolExecutor(MANY) as pool:
         list(pool.map(read, files * MANY))
-    assert 300 * 300 * 8 <= maximum <= 2**20 and budget.reserved == 0
+    assert 300 * 300 * 8 <= maximum <= 2**20
+    assert budget.reserved == 0
 
 
 def peak_bytes(server: Server) -> int:
@@ -210,7 +213,8 @@ def test_many_large_concurrent_requests_share_a_memory_budget(server: Server) ->
     numbers = (
         b"[" + b"1.5," * 1_000_000 + b"1.5]"
     )  # incomplete rows: refused once they are read
-    assert ask("digits", png(28, 28)) == 200 and ask("petals", b"[1,2,3]") == 200
+    assert ask("digits", png(28, 28)) == 200
+    assert ask("petals", b"[1,2,3]") == 200
     before = peak_bytes(server)
     with ThreadPoolExecutor(MANY) as pool:  # the number of concurrent token checks
         requests = [("digits", png(2000, 1500)), ("petals", numbers)] * MANY
@@ -227,13 +231,16 @@ def test_json_and_csv_tables_have_the_same_row_limit(server: Server) -> None:
     body = b"[" + b"1,2,3," * MAX_ROWS + b"1,2,3]"
     with server.connect() as framed:
         answer = framed.call("POST /predictions/petals", body)
-    assert answer.status == 400 and b"more than 100000" in answer.body
+    assert answer.status == 400
+    assert b"more than 100000" in answer.body
 
 
 def test_concurrent_calls_share_one_folder_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scans, begun, go_on = [], threading.Event(), threading.Event()
+    scans = []
+    begun = threading.Event()
+    go_on = threading.Event()
 
     def slow(root: Path, only: Path | None) -> Models:
         scans.append(root)
@@ -251,7 +258,8 @@ def test_concurrent_calls_share_one_folder_scan(
         go_on.set()
         for call in [first, *others]:
             call.result(120)
-    assert len(scans) <= MANY and "late" in repository.models()
+    assert len(scans) <= MANY
+    assert "late" in repository.models()
 
 
 @pytest.mark.parametrize("hidden", [b"\xff\xd9", b"\xff\xc8\xff\xff"])
@@ -271,5 +279,6 @@ def test_a_png_with_a_million_chunks_is_refused(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "MAX_READS", 10_000)
-    file, chunk = png(8, 8), struct.pack(">I4sI", 0, b"abCd", zlib.crc32(b"abCd"))
+    file = png(8, 8)
+    chunk = struct.pack(">I4sI", 0, b"abCd", zlib.crc32(b"abCd"))
     assert "more than 10000 pieces" in refusal(file[:at] + chunk * 12_000 + file[at:])

@@ -73,4 +73,5 @@ def test_only_a_page_of_an_allowed_origin_gets_answers(
         refusal = ask(
             chromium, f"http://127.0.0.1:{listed}/", ENTER, server.url, ticket
         )
-        assert refusal["status"] == 403 and "session" not in refusal["text"]
+        assert refusal["status"] == 403
+        assert "session" not in refusal["text"]

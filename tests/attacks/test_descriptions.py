@@ -27,7 +27,7 @@ import pytest
 import pocketserve
 import pocketserve_client
 import pocketserve_wire
-from conftest import MODELS, StartServer
+from conftest import MODELS, Server, StartServer
 from pocketserve.repository.manifest import (
     MAX_MANIFEST_BYTES,
     ManifestError,
@@ -229,27 +229,30 @@ def test_unsupported_delimiter_patterns_are_refused(pattern: str) -> None:
         compile_delimiter(pattern)
 
 
+WORDS_BY_PATTERN = [
+    (
+        " +",
+        "a" + " " * 3 * CHECK_INTERVAL + "b",
+        ["a", "b"],
+    ),  # a match that is longer than a block
+    (" +", " " * (CHECK_INTERVAL - 1) + "a" + " " * (2 * CHECK_INTERVAL), ["a"]),
+    (
+        "ab|b",
+        "x" * (CHECK_INTERVAL - 1) + "ab",
+        ["x" * (CHECK_INTERVAL - 1)],
+    ),  # across the end of a block
+    (
+        "a" * 399,
+        "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y",
+        ["x" * (CHECK_INTERVAL - 1), "y"],
+    ),
+    ("-", "x" * (3 * CHECK_INTERVAL), ["x" * (3 * CHECK_INTERVAL)]),
+]
+
+
 @pytest.mark.parametrize(
     ("pattern", "text", "words"),
-    [
-        (
-            " +",
-            "a" + " " * 3 * CHECK_INTERVAL + "b",
-            ["a", "b"],
-        ),  # a match that is longer than a block
-        (" +", " " * (CHECK_INTERVAL - 1) + "a" + " " * (2 * CHECK_INTERVAL), ["a"]),
-        (
-            "ab|b",
-            "x" * (CHECK_INTERVAL - 1) + "ab",
-            ["x" * (CHECK_INTERVAL - 1)],
-        ),  # across the end of a block
-        (
-            "a" * 399,
-            "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y",
-            ["x" * (CHECK_INTERVAL - 1), "y"],
-        ),
-        ("-", "x" * (3 * CHECK_INTERVAL), ["x" * (3 * CHECK_INTERVAL)]),
-    ],
+    WORDS_BY_PATTERN,
 )
 def test_blocks_do_not_change_the_words(
     pattern: str, text: str, words: list[str]
@@ -329,10 +332,8 @@ def test_a_label_file_of_many_languages_is_kept_once(tmp_path: Path) -> None:
     """Forty locales of one file cost one copy, which counts as the model's memory."""
     facts = described(tmp_path, 40, b"one\ntwo\n" * 1000)
     found = labels.find_labels(facts)
-    assert (
-        len(found.translations) == 40
-        and len({id(names) for names in found.translations.values()}) == 1
-    )
+    assert len(found.translations) == 40
+    assert len({id(names) for names in found.translations.values()}) == 1
     assert labels.find_labels(facts) is found
     assert 2000 * 65 < facts.memory_bytes < 2000 * 80
 
@@ -346,7 +347,9 @@ def test_labels_beyond_their_limits_are_ignored(
     """A model with too many lines, languages or bytes of labels has none in memory."""
     facts = described(tmp_path, locales, content)
     found = labels.find_labels(facts)
-    assert not found.names and not found.translations and facts.memory_bytes == 0
+    assert not found.names
+    assert not found.translations
+    assert facts.memory_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -474,7 +477,8 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_tokenizers_stop_when_the_request_is_abandoned(name: str, unit: str) -> None:
     """A tokenizer checks for cancellation at least every few thousand characters."""
-    asked, text = 0, unit * (3 * CHECK_INTERVAL // len(unit))
+    asked = 0
+    text = unit * (3 * CHECK_INTERVAL // len(unit))
 
     class GoneError(Exception):
         pass
@@ -695,6 +699,35 @@ HOSTILE: dict[str, tuple[str, dict[str, Callable[[Path], object]]]] = {
 }
 
 
+def connect_to(server: Server, kind: str) -> Client:
+    """Return a client of one transport, ``http`` or ``socket``."""
+    port = server.port
+    if kind == "socket":
+        port = server.socket_port
+    return Client(f"{kind}://127.0.0.1:{port}", token=server.token, timeout=120)
+
+
+def refusal_of_odd(server: Server, kind: str) -> str:
+    """Return the error of a request to the model ``odd``, or an empty text."""
+    with connect_to(server, kind) as client:
+        client.index()
+        try:
+            client.predict("odd", "a" * 200_000)
+        except ServerError as error:
+            return str(error)
+        return ""
+
+
+def lay_hostile_model(folder: Path, name: str) -> None:
+    """Write a text model with a row of :data:`HOSTILE`."""
+    manifest, files = HOSTILE[name]
+    lay_text_model(folder)
+    if "model.toml" not in files:
+        (folder / "model.toml").write_text(manifest)
+    for file, make in files.items():
+        make(folder / file)
+
+
 @pytest.mark.live
 @pytest.mark.onnx
 @pytest.mark.parametrize("name", HOSTILE)
@@ -705,42 +738,33 @@ def test_other_models_answer_while_a_hostile_folder_is_requested(
     models = tmp_path / "models"
     shutil.copytree(MODELS / "petals", models / "petals")
     server = new_server(models, "--state-dir", str(tmp_path / "state"))
-    manifest, files = HOSTILE[name]
-    lay_text_model(models / "odd")
-    if "model.toml" not in files:
-        (models / "odd" / "model.toml").write_text(manifest)
-    for file, make in files.items():
-        make(models / "odd" / file)
+    lay_hostile_model(models / "odd", name)
     assert server.token is not None
-    over = [lambda port=port, kind=kind: Client(f"{kind}://127.0.0.1:{port}", token=server.token, timeout=120)
-            for kind, port in (("http", server.port), ("socket", server.socket_port))]  # fmt: skip
-    ended, honest = threading.Event(), []
+    ended = threading.Event()
+    honest = []
 
-    def go_on(connect: Callable[[], Client]) -> None:
-        with connect() as client:
+    def go_on(kind: str) -> None:
+        with connect_to(server, kind) as client:
             while not ended.is_set():
-                honest.append(client.predict("petals", [5.1, 3.5, 1.4])["predictions"])
+                answer = client.predict("petals", [5.1, 3.5, 1.4])
+                honest.append(answer["predictions"])
 
-    def ask(connect: Callable[[], Client]) -> str:
-        with connect() as client:
-            client.index()
-            try:
-                client.predict("odd", "a" * 200_000)
-            except ServerError as error:
-                return str(error)
-            return ""
-
+    transports = ("http", "socket")
     with ThreadPoolExecutor(8) as pool:
-        going = [pool.submit(go_on, connect) for connect in over]
-        asked = [pool.submit(ask, connect) for connect in over]
+        going = [pool.submit(go_on, kind) for kind in transports]
+        asked = [pool.submit(refusal_of_odd, server, kind) for kind in transports]
         try:
-            answers = [one.result(240) for one in asked]
+            answers = [future.result(240) for future in asked]
         finally:
             ended.set()
-        for one in going:
-            one.result(120)
-    assert len(honest) >= 2 and honest == [honest[0]] * len(honest)
-    assert all("\n" not in answer and len(answer) < 1500 for answer in answers)
+        for future in going:
+            future.result(120)
+
+    assert len(honest) >= 2
+    assert honest == [honest[0]] * len(honest)
+    for answer in answers:
+        assert "\n" not in answer
+        assert len(answer) < 1500
     assert server.process.poll() is None
     assert server.stop() == 0
 

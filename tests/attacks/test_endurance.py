@@ -1,4 +1,7 @@
-"""Kill, restart, load and unload under load: answers stay right and nothing leaks."""
+"""Kill, restart, load and unload under load.
+
+Answers must stay right, and nothing may leak.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ class Seen:
 @contextmanager
 def asking(ask: Callable[[], str]) -> Iterator[Seen]:
     """Send requests from several threads until the block ends, and count the outcomes."""
-    ends, seen = threading.Event(), Seen()
+    ends = threading.Event()
+    seen = Seen()
 
     def run() -> None:
         while not ends.is_set():
@@ -81,7 +85,8 @@ def test_a_killed_server_never_answers_wrongly_and_restarts(
     kills: int, new_server: StartServer, models_copy: Path
 ) -> None:
     """The next server answers at once, whatever the previous one was doing."""
-    state, total = models_copy.parent / "state", Counter[str]()
+    state = models_copy.parent / "state"
+    total = Counter[str]()
     expected = None
     for _ in range(kills):
         server = new_server(models_copy, "--state-dir", str(state), "--load", "petals")
@@ -98,8 +103,10 @@ def test_a_killed_server_never_answers_wrongly_and_restarts(
             server.process.kill()
             server.process.wait(LIMIT_S)
         total += seen.counts
-    assert total["wrong"] == 0 and total["right"] >= 20 * kills
-    assert not list(state.glob("trial-*")) and not list(state.glob("tmp*"))
+    assert total["wrong"] == 0
+    assert total["right"] >= 20 * kills
+    assert not list(state.glob("trial-*"))
+    assert not list(state.glob("tmp*"))
     note(
         "kill -9 under load",
         f"{kills}: {total['right']} answers, {total['wrong']} wrong",
@@ -148,7 +155,8 @@ def test_requests_during_loads_and_unloads_are_answered_or_refused(
             if number == loads // 4:
                 before = resident_bytes(server)
         grown = resident_bytes(server) - before
-    assert set(seen.counts) <= {"right", "away"} and seen.counts["right"] > 0
+    assert set(seen.counts) <= {"right", "away"}
+    assert seen.counts["right"] > 0
     assert grown < MORE_MEMORY
     with (
         pytest.raises(ServerError, match="not found"),

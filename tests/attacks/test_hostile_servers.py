@@ -1,6 +1,7 @@
-"""End every call to a hostile server in time, with an error of the client's own.
+"""End every call to a hostile server in time.
 
-The servers here respect each timeout of a single read, and would go on forever.
+The error is the client's own. The servers here respect each timeout of a single read,
+and would go on forever.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from pocketserve.runtimes.onnx.session import RUNTIME
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.onnx
-helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT
+helper = onnx.helper
+FLOAT = onnx.TensorProto.FLOAT
 
 
 def model(*nodes: Any, functions: tuple[Any, ...] = (), **opsets: int) -> Any:

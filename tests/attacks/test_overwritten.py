@@ -1,4 +1,7 @@
-"""Overwrite the files of a served model: the server survives, answers don't change."""
+"""Overwrite the files of a served model.
+
+The server must survive, and answers must not change.
+"""
 
 from __future__ import annotations
 
@@ -349,11 +352,45 @@ def test_a_loaded_model_keeps_its_answers_when_its_files_change(
     assert server.process.poll() is None, (
         f"the server died ({server.process.returncode})"
     )
-    assert (asking.failed, asking.wrong) == ([], 0)
+    assert asking.failed == []
+    assert asking.wrong == 0
 
 
 RUNS = 10
 """Repetitions of each attack on each format."""
+
+
+def print_outcomes(table: dict[str, dict[str, list[int]]]) -> None:
+    """Print the counts of each attack on each format."""
+    print(f"\nof {RUNS} runs each: server died / other numbers / refused")
+    print(" " * 18 + "".join(f"{way:>12}" for way in WAYS))
+    for name, ways in table.items():
+        row = f"{name:18}"
+        for counts in ways.values():
+            cell = "/".join(str(count) for count in counts)
+            row += f"{cell:>12}"
+        print(row)
+
+
+class Outcomes:
+    """Runs attacks on a server, which is restarted if it dies, and counts outcomes."""
+
+    def __init__(self, new_server: StartServer, models: Path) -> None:
+        self.new_server = new_server
+        self.models = models
+        self.server: Server | None = None
+
+    def of(self, name: str, way: str, files: Files) -> list[int]:
+        """Return the numbers of deaths, of wrong and of refused answers."""
+        deaths = wrong = failed = 0
+        for _ in range(RUNS):
+            if self.server is None or self.server.process.poll() is not None:
+                self.server = self.new_server(self.models, "--keep-alive", "0")
+            asking = attack(self.server, self.models, name, way, files)
+            deaths += self.server.process.poll() is not None
+            wrong += asking.wrong > 0
+            failed += bool(asking.failed)
+        return [deaths, wrong, failed]
 
 
 @pytest.mark.soak
@@ -372,43 +409,23 @@ def test_all_formats_and_attacks_many_times(
     """Repeat each combination and print a table; a server that died is restarted."""
     models = tmp_path / "models"
     models.mkdir()
+    outcomes = Outcomes(new_server, models)
     table: dict[str, dict[str, list[int]]] = {}
-    server: Server | None = None
     for name in FORMATS:
+        table[name] = {}
         for way in WAYS:
-            deaths = wrong = failed = 0
-            for _ in range(RUNS):
-                if server is None or server.process.poll() is not None:
-                    server = new_server(models, "--keep-alive", "0")
-                asking = attack(server, models, name, way, contents(name))
-                deaths += server.process.poll() is not None
-                wrong += asking.wrong > 0
-                failed += bool(asking.failed)
-            table.setdefault(name, {})[way] = [deaths, wrong, failed]
+            table[name][way] = outcomes.of(name, way, contents(name))
         shutil.rmtree(models / name)
     with capsys.disabled():
-        print(
-            f"\nof {RUNS} runs each: server died / other numbers / refused\n{'':18}"
-            + "".join(f"{w:>12}" for w in WAYS)
-        )
-        for name, ways in table.items():
-            print(
-                f"{name:18}"
-                + "".join(
-                    f"{'/'.join(map(str, counts)):>12}" for counts in ways.values()
-                )
-            )
-    runs, sums = (
-        RUNS * len(table) * len(WAYS),
-        [sum(column) for column in zip(*_cells(table), strict=True)],
-    )
+        print_outcomes(table)
+    runs = RUNS * len(table) * len(WAYS)
+    deaths, wrong, failed = (sum(column) for column in zip(*_cells(table), strict=True))
     note(
         "served files overwritten, cut short, replaced, deleted under load",
-        f"{len(table)} formats, {runs} runs: {sums[0]} deaths, {sums[1]} with other numbers, {sums[2]} refused",
+        f"{len(table)} formats, {runs} runs: {deaths} deaths, "
+        f"{wrong} with other numbers, {failed} refused",
     )
-    assert all(
-        counts == [0, 0, 0] for ways in table.values() for counts in ways.values()
-    )
+    assert (deaths, wrong, failed) == (0, 0, 0)
 
 
 def _cells(table: Mapping[str, Mapping[str, list[int]]]) -> list[list[int]]:

@@ -42,7 +42,8 @@ def flooding(server: Server, guesses: bool) -> Iterator[threading.Semaphore]:
     """Begin exchanges and guess codes continuously; count the guesses that the server
     checked.
     """
-    ends, counted = threading.Event(), threading.Semaphore(0)
+    ends = threading.Event()
+    counted = threading.Semaphore(0)
     public = ClientExchange("0000000000").begin().hex()
 
     def flood() -> None:

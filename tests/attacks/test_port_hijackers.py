@@ -163,11 +163,8 @@ def test_a_command_sends_a_hijacker_nothing(ports, name, tmp_path, capsys):
         assert main(words) == 1
         assert hijacker.was_told() == []
     said = capsys.readouterr().err
-    assert (
-        said.count("\n") == 1
-        and "so nothing was sent to it; start the server with: pocketserve serve"
-        in said
-    )
+    assert said.count("\n") == 1
+    assert "so nothing was sent to it; start the server with: pocketserve serve" in said
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -322,6 +319,5 @@ def test_a_server_that_ends_removes_its_proof(new_server, tmp_path):
     )
     assert run_file.http_server(state, server.port) is not None
     assert server.stop() == 0
-    assert run_file.http_server(state, server.port) is None and not list(
-        (state / run_file.FOLDER).iterdir()
-    )
+    assert run_file.http_server(state, server.port) is None
+    assert not list((state / run_file.FOLDER).iterdir())

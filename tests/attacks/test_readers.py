@@ -1,4 +1,7 @@
-"""Read any bytes or refuse them with the reader's own error; never hang or crash."""
+"""Read any bytes or refuse them with the reader's error.
+
+A reader must never hang or crash.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from soaking import note, rounds
 
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
-SHORT, LONG = 150, rounds(1_500, 20_000)
+SHORT = 150
+LONG = rounds(1_500, 20_000)
 CPU_LIMIT_S = 20.0
 """CPU seconds for a file of a few kilobytes; more than that counts as a hang."""
 
@@ -58,7 +62,8 @@ def test_valid_files_are_read(name: str, tmp_path: Path) -> None:
 )
 def test_any_file_is_read_or_refused(name: str, length: int, tmp_path: Path) -> None:
     reader = READERS[name]
-    corpus, source = reader.corpus(), random.Random(zlib.crc32(name.encode()))
+    corpus = reader.corpus()
+    source = random.Random(zlib.crc32(name.encode()))
     refused = 0
     for number in range(length):
         content = mutate(source.choice(corpus), source, reader.words)

@@ -1,4 +1,4 @@
-"""Keep hostile names and texts from controlling a terminal or forging log lines."""
+"""Keep hostile texts from controlling terminals or forging logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def run(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         command, capture_output=True, cwd=folder, env=environment, timeout=TIMEOUT_S
     )
-    out, err = done.stdout.decode(), done.stderr.decode()
+    out = done.stdout.decode()
+    err = done.stderr.decode()
     assert is_plain(out + err), [char for char in out + err if not char.isprintable()]
     assert not any(line.startswith(FORGED) for line in (out + err).splitlines())
     return subprocess.CompletedProcess(command, done.returncode, out, err)
@@ -93,11 +94,9 @@ def test_commands_on_hostile_folders_print_plain_text(hostile_models, tmp_path):
         hostile_models,
         folder=tmp_path,
     )
-    assert (
-        shown.returncode == 0
-        and r"\x1b]0;pwned\x07" in shown.stdout
-        and r"\u202e" in shown.stdout
-    )
+    assert shown.returncode == 0
+    assert r"\x1b]0;pwned\x07" in shown.stdout
+    assert r"\u202e" in shown.stdout
     said = run(
         "predict",
         "labels",
@@ -141,9 +140,8 @@ def test_a_server_with_a_hostile_folder_and_its_clients_print_plain_text(
     server.call("POST", "/v2/repository/models/%1b%5d0;x%07%0a2026/load", data=b"{}")
     server.stop()
     log = server.log.read_text(encoding="utf-8")
-    assert is_plain(log) and not any(
-        line.startswith(FORGED) for line in log.splitlines()
-    )
+    assert is_plain(log)
+    assert not any(line.startswith(FORGED) for line in log.splitlines())
     assert r"\x1b]0;pwned\x07" in log
 
 
@@ -157,9 +155,8 @@ def check_log(server: Server, *models: str) -> None:
         assert answer.json()["code"] == "INVALID_TENSOR"
     server.stop()
     log = server.log.read_bytes().decode()
-    assert is_plain(log) and not any(
-        line.startswith(FORGED) for line in log.splitlines()
-    )
+    assert is_plain(log)
+    assert not any(line.startswith(FORGED) for line in log.splitlines())
 
 
 @pytest.mark.live
@@ -265,12 +262,14 @@ def test_a_page_instead_of_an_answer_is_printed_plainly(tmp_path):
     )
     with Peer(lambda: [page]) as peer:
         done = run("models", "--url", f"http://127.0.0.1:{peer.port}", folder=tmp_path)
-    assert done.returncode == 1 and r"\x1b]0;pwned" in done.stderr
+    assert done.returncode == 1
+    assert r"\x1b]0;pwned" in done.stderr
 
 
 def test_letters_of_all_scripts_are_kept():
     text = "né 名前 שלום مرحبا हिन्दी 😀\u00a0\u3000ﬀ"
-    assert printable(text) == text and printable(text, keep="\n") == text
+    assert printable(text) == text
+    assert printable(text, keep="\n") == text
     assert (
         printable("a\u200db\u00ad\ufeff\U000e0041") == r"a\u200db\xad\ufeff\U000e0041"
     )
@@ -279,7 +278,8 @@ def test_letters_of_all_scripts_are_kept():
 def test_a_closed_stream_stays_closed(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     with plain_output():
-        assert sys.stderr is None and sys.stdout is not None
+        assert sys.stderr is None
+        assert sys.stdout is not None
 
 
 def test_a_log_record_is_one_line():
@@ -287,7 +287,8 @@ def test_a_log_record_is_one_line():
     record = logging.LogRecord(
         "x", logging.INFO, "", 0, "tried %s\nINFO FAKE", (ESC,), None
     )
-    assert "\n" not in formatter.format(record) and is_plain(formatter.format(record))
+    assert "\n" not in formatter.format(record)
+    assert is_plain(formatter.format(record))
     try:
         raise ValueError(f"{ESC}\nINFO FAKE")
     except ValueError:
@@ -295,8 +296,6 @@ def test_a_log_record_is_one_line():
             "x", logging.ERROR, "", 0, "failed", (), sys.exc_info()
         )
     first, *more = formatter.format(record).split("\n")
-    assert (
-        first == "ERROR failed"
-        and more
-        and all(line.startswith("    ") and is_plain(line) for line in more)
-    )
+    assert first == "ERROR failed"
+    assert more
+    assert all(line.startswith("    ") and is_plain(line) for line in more)

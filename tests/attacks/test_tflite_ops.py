@@ -1,4 +1,4 @@
-"""Refuse TFLite files that reach outside the model or beyond their own end."""
+"""Refuse TFLite files that reach outside themselves."""
 
 from __future__ import annotations
 

@@ -664,7 +664,8 @@ def quantised(module: Any) -> Any:
 @pytest.mark.parametrize("what", ORDINARY)
 def test_ordinary_programs_are_served(here: Path, what: str, way: str):
     make, shape = ORDINARY[what]
-    module, x = make().eval(), torch.arange(float(np.prod(shape))).reshape(shape) / 100
+    module = make().eval()
+    x = torch.arange(float(np.prod(shape))).reshape(shape) / 100
     script = (
         torch.jit.trace(module, x, check_trace=False)
         if way == "traced"

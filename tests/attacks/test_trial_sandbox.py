@@ -1,4 +1,7 @@
-"""Check the kernel's limits for code in a trial: no network, programs or other files."""
+"""Check the kernel's limits for code in a trial.
+
+It has no network, and can't start programs or write other files.
+"""
 
 from __future__ import annotations
 
@@ -443,7 +446,8 @@ def answer_of(program: bytes, machine: int, number: int, first: int = 0) -> int:
     code = [
         struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)
     ]
-    at, value = 0, 0
+    at = 0
+    value = 0
     tests: Mapping[int, Callable[[int, int], bool]] = {
         0x15: lambda a, b: a == b,
         0x35: lambda a, b: a >= b,
@@ -636,14 +640,16 @@ def test_a_system_that_traps_unknown_calls_is_reported(report: str, layer: str) 
 
 
 def test_an_unknown_machine_has_no_filter() -> None:
-    assert architecture("riscv64", 64) is None and architecture("i686", 32) is None
+    assert architecture("riscv64", 64) is None
+    assert architecture("i686", 32) is None
 
 
 def test_linked_packages_may_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Space-saving installers link packages, and owners may keep a delegate elsewhere."""
-    packages, elsewhere = tmp_path / "packages", tmp_path / "elsewhere"
+    packages = tmp_path / "packages"
+    elsewhere = tmp_path / "elsewhere"
     packages.mkdir()
     (elsewhere / "linked").mkdir(parents=True)
     (packages / "linked").symlink_to(elsewhere / "linked")
@@ -662,11 +668,10 @@ def test_linked_packages_may_be_read(
         ModelSource(version.path, options=options),
         str(tmp_path / "trial"),
     )
-    assert (
-        str(elsewhere / "linked") in rules["execute"]
-        and str(packages) in rules["execute"]
-    )
-    assert str(elsewhere / "libours.so") in rules["read"] and str(elsewhere) not in (
+    assert str(elsewhere / "linked") in rules["execute"]
+    assert str(packages) in rules["execute"]
+    assert str(elsewhere / "libours.so") in rules["read"]
+    assert str(elsewhere) not in (
         *rules["read"],
         *rules["execute"],
     )

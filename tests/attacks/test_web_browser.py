@@ -1,4 +1,7 @@
-"""Attack the page in a real Chromium: other ports, frames, workers, taken ports."""
+"""Attack the page in a real Chromium.
+
+Attackers use other ports, frames, workers and taken ports.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,8 @@ def left_open(profile: Path, address: str) -> Iterator[None]:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for another process, with a deadline."""
-    deadline, pause = time.monotonic() + START_S, threading.Event()
+    deadline = time.monotonic() + START_S
+    pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         pause.wait(0.05)
@@ -152,7 +156,8 @@ def test_a_page_of_another_port_gets_nothing(server: Any, tmp_path: Path) -> Non
         if said[key] != "TypeError"
     ]
     assert set(opaque) <= {"opaque:"}, said  # an opaque answer
-    assert said.pop("script") == "refused" and said.pop("frame") == "closed"
+    assert said.pop("script") == "refused"
+    assert said.pop("frame") == "closed"
     assert set(said.values()) == {"TypeError"}, said
     assert "frame-ancestors" in log
     entered = requests.post(
@@ -167,7 +172,8 @@ def test_a_leftover_worker_is_harmless(
     """An app takes the port, is visited and goes. A fresh origin is safe at once; one
     visit cures the usual origin.
     """
-    port, profile = free_port(), tmp_path / "profile"
+    port = free_port()
+    profile = tmp_path / "profile"
     address = f"http://127.0.0.1:{port}/"
     contents = {
         "/": (SQUATTER, "text/html"),
@@ -182,7 +188,8 @@ def test_a_leftover_worker_is_harmless(
     fresh = browse(
         profile, f"http://e9afbc3de8ceb22f8ad4ff85f953948f.localhost:{port}/"
     )[0]
-    assert "squatter" not in fresh and "Pocketserve" in fresh
+    assert "squatter" not in fresh
+    assert "Pocketserve" in fresh
 
     def is_cured() -> bool:
         return "GET /deep/worker.js 404" in server.log.read_text()
@@ -266,7 +273,8 @@ def test_an_app_that_takes_the_port_gets_no_credentials(
         here.page.wait_for_function(f"() => {SESSION} === null")
         with hijacker(port_server.port, status) as heard:
             here.page.wait_for_selector(".notice:has-text('Your session has ended')")
-    assert heard and session
+    assert heard
+    assert session
     assert not [
         each
         for each in heard
@@ -288,6 +296,5 @@ def test_an_app_that_takes_the_port_at_once_gets_no_token(
         with hijacker(port_server.port, 401) as heard:
             here.page.wait_for_selector(".notice:has-text('Your session has ended')")
         assert not here.page.evaluate("document.querySelector('#token').value")
-    assert heard and not [
-        each for each in heard if token in each or "/web/ticket" in each
-    ]
+    assert heard
+    assert not [each for each in heard if token in each or "/web/ticket" in each]
