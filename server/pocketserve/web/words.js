@@ -63,6 +63,7 @@ const TABLE = {
   "task.pose-estimation": ["picture → poses", "εικόνα → στάσεις σώματος"],
   "task.audio-classification": ["sound → label", "ήχος → ετικέτα"],
   "task.voice-activity": ["sound → speech", "ήχος → ομιλία"],
+  "task.speech-to-text": ["speech → text", "ομιλία → κείμενο"],
   "task.text-classification": ["text → label", "κείμενο → ετικέτα"],
   "task.text-embedding": ["text → vector", "κείμενο → διάνυσμα"],
   "task.question-answering": ["question → answer", "ερώτηση → απάντηση"],
