@@ -19,6 +19,7 @@ from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, always
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.engine.lifecycle.state import VersionRecord
 from pocketserve.engine.replica import Replica
 from pocketserve.engine.scheduling.entries import Job
@@ -299,14 +300,6 @@ class Service:
             finally:
                 self.engine.release(handle)
 
-    def require(self, name: str, version: str | None) -> None:
-        """Raise if the model does not exist, before decoding the body.
-
-        Raises:
-            ApiError: MODEL_NOT_FOUND, VERSION_NOT_FOUND or MODEL_FAILED.
-        """
-        self._resolve(name, version)
-
     def entry(self, name: str) -> ModelEntry:
         """A model of the folder.
 
@@ -477,6 +470,28 @@ class Service:
             record.statistics.record_failure(0, error.code)
             raise
         return record
+
+    def model_of(
+        self,
+        record: VersionRecord,
+        name: str,
+        version: str | None,
+        options: RequestOptions,
+    ) -> LoadedModel:
+        """Return the model of an opened call, loading it if necessary.
+
+        Raises:
+            ApiError: why it cannot be loaded.
+        """
+        handle = self.engine.acquire_loaded(record)
+        if handle is None:
+            _, handle = self.updates.acquire(
+                name, version, options.deadline, options.cancellation
+            )
+        try:
+            return handle.model
+        finally:
+            self.engine.release(handle)
 
     def abandon_call(self) -> None:
         """Release an opened call whose request turned out to be invalid."""

@@ -17,6 +17,8 @@ from pocketserve.service import FREE_THREADS, Service
 
 TENSOR = {"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0] * 64}
 VALID = json.dumps({"inputs": [TENSOR]}).encode()
+INFER = "/v2/models/{model}/infer"
+PREDICT = "/v1/models/{model}:predict"
 MALFORMED = b'{"inputs": ['
 BAD_PARAMETER = json.dumps(
     {"inputs": [TENSOR], "parameters": {"priority": "high"}}
@@ -36,8 +38,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
     service.close()
 
 
-def infer(service: Service, body: bytes, model: str = "digits") -> ApiResponse:
-    target = match("POST", f"/v2/models/{model}/infer")
+def infer(
+    service: Service, body: bytes, model: str = "digits", path: str = INFER
+) -> ApiResponse:
+    target = match("POST", path.format(model=model))
     request = ApiRequest(target.path, {}, memoryview(body))
     return answer_request(service, target.route, request)
 
@@ -52,14 +56,19 @@ def slots_of(service: Service) -> int:
 
 
 @pytest.mark.parametrize(
-    ("body", "code"),
-    [(MALFORMED, "MALFORMED_JSON"), (BAD_PARAMETER, "INVALID_PARAMETER")],
+    ("path", "body", "code"),
+    [
+        (INFER, MALFORMED, "MALFORMED_JSON"),
+        (INFER, BAD_PARAMETER, "INVALID_PARAMETER"),
+        (PREDICT, MALFORMED, "MALFORMED_JSON"),
+        (PREDICT, b"{}", "INVALID_REQUEST"),
+    ],
 )
 def test_invalid_requests_release_their_slot(
-    service: Service, body: bytes, code: str
+    service: Service, path: str, body: bytes, code: str
 ) -> None:
     for _ in range(slots_of(service) + 1):
-        assert code_of(infer(service, body)) == code
+        assert code_of(infer(service, body, path=path)) == code
     assert infer(service, VALID).status == 200
     assert service.drain(60)
 
@@ -78,8 +87,21 @@ def test_an_overloaded_server_rejects_before_decoding(service: Service) -> None:
     assert code_of(infer(service, MALFORMED)) == "MALFORMED_JSON"
 
 
-def test_an_unknown_model_is_reported_before_the_body(service: Service) -> None:
-    assert code_of(infer(service, MALFORMED, "missing")) == "MODEL_NOT_FOUND"
+@pytest.mark.parametrize("path", [INFER, PREDICT])
+def test_an_unknown_model_is_reported_before_the_body(
+    service: Service, path: str
+) -> None:
+    response = infer(service, MALFORMED, "missing", path)
+    assert code_of(response) == "MODEL_NOT_FOUND"
+    assert service.drain(60)
+
+
+def test_a_prediction_takes_one_slot(service: Service) -> None:
+    body = json.dumps({"instances": [[[[0.0]] * 8] * 8]}).encode()
+    with ExitStack() as busy:
+        for _ in range(slots_of(service) - 1):
+            busy.enter_context(service.in_flight())
+        assert infer(service, body, path=PREDICT).status == 200
     assert service.drain(60)
 
 

@@ -16,6 +16,7 @@ from pocketserve.inference.payload import Payload
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.state import VersionRecord
     from pocketserve.service import Service
 
 JSON = "application/json"
@@ -209,13 +210,15 @@ def inference_call(
     *,
     version: str | None = None,
     explain: Callable[[ApiError], ApiError] | None = None,
+    record: VersionRecord | None = None,
 ) -> InferenceCall:
     """Return the call of a request.
 
     Args:
         parameters: the protocol's, which say how it waits.
         version: by default the path's.
-        respond, explain: see :class:`~pocketserve.inference.call.InferenceCall`.
+        respond, explain, record: see
+            :class:`~pocketserve.inference.call.InferenceCall`.
 
     Raises:
         ApiError: INVALID_PARAMETER.
@@ -238,6 +241,7 @@ def inference_call(
         respond,
         explain,
         request.keeps_thread,
+        record,
     )
 
 

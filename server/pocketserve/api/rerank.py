@@ -53,7 +53,6 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
         raise bad_request(
             "'query' is too long for so many documents: it is paired with each of them"
         )
-    service.require(query.model, None)
     pairs = []
     for document in query.documents:
         pairs.append({"text": query.query, "text_pair": document})

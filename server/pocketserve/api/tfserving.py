@@ -24,6 +24,7 @@ from pocketserve.api.messages import (
 )
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.engine.lifecycle.state import VersionRecord
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import (
     FormPart,
@@ -138,16 +139,26 @@ class _PredictBody(NamedTuple):
 
 def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
     """Row format (``instances``) or columnar format (``inputs``)."""
-    service.require(request.path["model"], request.path.get("version"))
+    record = service.open_call(request.path["model"], request.path.get("version"))
+    try:
+        return _predict(service, request, record)
+    except BaseException:
+        service.abandon_call()
+        raise
+
+
+def _predict(
+    service: Service, request: ApiRequest, record: VersionRecord
+) -> InferenceCall:
     document = _read_document(request)
     waiting = waiting_parameters(request)
-    model = _loaded_model(service, request, waiting)
+    model = _loaded_model(service, request, record, waiting)
     body = _read_body(document, model)
     bound = model.entry_points[body.signature][0]
     media = media_of(model.task)
     if body.signature is None and media and _is_media(body.values, bound):
         names = [spec.name for spec in bound.specs]
-        return _predict_files(service, request, body, media, names)
+        return _predict_files(service, request, body, media, names, record)
     decoded = oip.InferRequest()
     if body.signature is not None:
         decoded.parameters["signature_name"] = body.signature
@@ -158,7 +169,7 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
         is_narrowed = is_narrowed or column is not tensor
     payload = TensorPayload(decoded, row_by_row=body.is_rows)
     respond = partial(_respond, body.is_rows, is_narrowed)
-    return inference_call(service, request, payload, waiting, respond)
+    return inference_call(service, request, payload, waiting, respond, record=record)
 
 
 def _read_document(request: ApiRequest) -> dict[str, Any]:
@@ -177,15 +188,17 @@ def _read_document(request: ApiRequest) -> dict[str, Any]:
 
 
 def _loaded_model(
-    service: Service, request: ApiRequest, waiting: Mapping[str, Any]
+    service: Service,
+    request: ApiRequest,
+    record: VersionRecord,
+    waiting: Mapping[str, Any],
 ) -> LoadedModel:
     """Return the model, loading it if necessary."""
     options = service.request_options(
         waiting, request.deadline, request.cancellation, request.received, request.owner
     )
     name, version = request.path["model"], request.path.get("version")
-    with service.running(name, version, options) as (_, handle):
-        return handle.model
+    return service.model_of(record, name, version, options)
 
 
 def _read_body(document: dict[str, Any], model: LoadedModel) -> _PredictBody:
@@ -236,6 +249,7 @@ def _predict_files(
     body: _PredictBody,
     media: str,
     names: list[str],
+    record: VersionRecord,
 ) -> InferenceCall:
     """Run the task on base64 files, and return a list of entries for each."""
     # Imported late: few requests hold files.
@@ -248,9 +262,8 @@ def _predict_files(
     parts = [FormPart("", memoryview(content)) for content in files]
     payload = RawPayload(memoryview(b""), answer_options, hints, parts=parts)
     respond = partial(_respond_to_files, body.is_rows, is_list)
-    return inference_call(
-        service, request, payload, waiting_parameters(request), respond
-    )
+    waiting = waiting_parameters(request)
+    return inference_call(service, request, payload, waiting, respond, record=record)
 
 
 def _respond_to_files(rows: bool, is_list: bool, prediction: Prediction) -> ApiResponse:

@@ -66,7 +66,6 @@ def _generate(
     fields: Mapping[str, Any],
     answer: EventAnswer,
 ) -> InferenceCall:
-    service.require(fields["model"], None)
     body = {name: value for name, value in fields.items() if name not in OWN}
     if request.parts is None:
         body.pop("stream", None)
