@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 
 VARIABLE = "POCKETSERVE_SIMULATION"
-_LOOPBACK = re.compile(
-    r"127(?:\.(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3}", re.ASCII
-)  # RFC 5735, section 3
+# RFC 5735, section 3
+_LOOPBACK = r"127(?:\.(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 """The usual names of this device."""
 
@@ -42,7 +41,7 @@ def root() -> Path:
 
 def is_loopback(host: str) -> bool:
     """Return whether an IPv4 address is in 127.0.0.0/8."""
-    return _LOOPBACK.fullmatch(host) is not None
+    return re.fullmatch(_LOOPBACK, host) is not None
 
 
 def binds_loopback(host: str) -> bool:

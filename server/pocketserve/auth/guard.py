@@ -34,7 +34,7 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 # Each opening of the page has its own name, which browsers resolve without DNS.
 _FRESH_ORIGIN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.localhost"
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}")
+_TOKEN = r"[A-Za-z0-9_-]{32,256}"
 
 
 class TokenFileError(Exception):
@@ -59,7 +59,7 @@ def read_token(path: Path) -> str:
         raise TokenFileError(
             f"the token file {path} can be read by others; run: chmod 600 {path}"
         )
-    if not _TOKEN.fullmatch(text):
+    if not re.fullmatch(_TOKEN, text):
         raise TokenFileError(
             f"the token file {path} contains no token; delete it and start the server "
             "again"

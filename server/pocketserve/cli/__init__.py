@@ -283,8 +283,9 @@ def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "-V", "--version", action="version", version=f"pocketserve {__version__}"
     )
-    # Subparsers are instances of the same class.
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    # Subparsers are instances of the same class. Without prog, argparse would format
+    # a usage here.
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, prog=parser.prog)
     first = next((word for word in words if not word.startswith("-")), None)
     for name in _modules(first).values():
         module = importlib.import_module(name)

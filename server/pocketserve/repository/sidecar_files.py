@@ -63,7 +63,7 @@ NAMES: Final = (
 )
 """Read if they exist, in addition to the files that a manifest names."""
 
-_CODE: Final = re.compile(r"\.(py|so(\.[0-9]+)*|dylib|dll|pyd)$")
+_CODE: Final = r"\.(py|so(\.[0-9]+)*|dylib|dll|pyd)$"
 
 MAX_BYTES: Final = 64 << 20
 """The largest file that any task reads. Larger ones are rejected, and not hashed."""
@@ -116,7 +116,7 @@ def code_files(folder: Path) -> list[Path]:
     """List the Python files and native libraries below a folder."""
     files = []
     for path in folder.rglob("*"):
-        if _CODE.search(path.name) and os.path.isfile(path):
+        if re.search(_CODE, path.name) and os.path.isfile(path):
             files.append(path)
     return sorted(files)
 

@@ -96,7 +96,7 @@ def answer_deadline(request: ApiRequest, waiting: Mapping[str, Any]) -> float | 
 
 
 def request_of_model(request: ApiRequest, model: str) -> ApiRequest:
-    """Return a request for a model that exists, which the body names."""
+    """Return a request for the model that the body names."""
     request.model = model
     return ApiRequest(
         {"model": model},
