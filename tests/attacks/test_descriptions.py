@@ -35,7 +35,8 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import AssociatedFile, FileType, TensorMetadata
+from pocketserve.runtimes.metadata import TensorMetadata
+from pocketserve.runtimes.metadata_parts import AssociatedFile, FileType
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks import labels
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellation_scope

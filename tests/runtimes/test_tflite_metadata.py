@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.zip_archives import MAX_DIRECTORY_BYTES
 from pocketserve.runtimes import metadata as md
+from pocketserve.runtimes import metadata_parts
 from pocketserve.runtimes.tflite import description as tflite_description
 from pocketserve.runtimes.tflite.check import (
     TensorFlowOperatorError,
@@ -49,7 +50,9 @@ def test_the_models_own_texts_are_read():
     assert found.author == "someone"
     assert found.license == "Apache-2.0"
     assert found.associated_files == (
-        md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),
+        metadata_parts.AssociatedFile(
+            "vocab.txt", type=metadata_parts.FileType.VOCABULARY
+        ),
     )
     assert found.input_process_units == ()
 
@@ -58,32 +61,42 @@ def test_an_input_with_all_fields_is_read():
     image = described().inputs[0]
     assert image.name == "image"
     assert image.description == "a small picture"
-    assert image.content == md.Content("image", md.ImageProperties((32, 24)))
-    assert image.normalization == md.Normalization((127.5, 127.0), (127.5,))
+    assert image.content == metadata_parts.Content(
+        "image", metadata_parts.ImageProperties((32, 24))
+    )
+    assert image.normalization == metadata_parts.Normalization((127.5, 127.0), (127.5,))
 
 
 def test_every_kind_of_process_unit():
-    vocabulary = (md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),)
+    vocabulary = (
+        metadata_parts.AssociatedFile(
+            "vocab.txt", type=metadata_parts.FileType.VOCABULARY
+        ),
+    )
     # A type number of a newer schema is not an error.
-    future = (md.AssociatedFile("future.bin", type=md.FileType.UNKNOWN),)
+    future = (
+        metadata_parts.AssociatedFile(
+            "future.bin", type=metadata_parts.FileType.UNKNOWN
+        ),
+    )
     assert described().inputs[0].process_units[1:] == (
-        md.ScoreCalibration("log", 0.25),
-        md.ScoreThresholding(0.5),
-        md.BertTokenizer(vocabulary),
-        md.SentencePieceTokenizer(future, vocabulary),
-        md.RegexTokenizer(r"\W+", vocabulary),
+        metadata_parts.ScoreCalibration("log", 0.25),
+        metadata_parts.ScoreThresholding(0.5),
+        metadata_parts.BertTokenizer(vocabulary),
+        metadata_parts.SentencePieceTokenizer(future, vocabulary),
+        metadata_parts.RegexTokenizer(r"\W+", vocabulary),
     )
 
 
 def test_every_kind_of_content():
     assert [tensor.content for tensor in described().inputs[1:]] == [
-        md.Content(
+        metadata_parts.Content(
             "bounding_box",
-            md.BoundingBoxProperties((1, 0, 3, 2), "boundaries", "pixel"),
+            metadata_parts.BoundingBoxProperties((1, 0, 3, 2), "boundaries", "pixel"),
         ),
-        md.Content("audio", md.AudioProperties(16000, 1)),
-        md.Content("feature", md.FeatureProperties()),
-        md.Content("unknown", None),
+        metadata_parts.Content("audio", metadata_parts.AudioProperties(16000, 1)),
+        metadata_parts.Content("feature", metadata_parts.FeatureProperties()),
+        metadata_parts.Content("unknown", None),
     ]
 
 
@@ -93,8 +106,8 @@ def test_a_tensor_with_little():
     assert scores.normalization is None
     assert scores.process_units == ()
     assert scores.description == ""
-    assert scores.associated_files[2] == md.AssociatedFile(
-        "labels.txt", md.FileType.TENSOR_AXIS_LABELS
+    assert scores.associated_files[2] == metadata_parts.AssociatedFile(
+        "labels.txt", metadata_parts.FileType.TENSOR_AXIS_LABELS
     )
 
 
@@ -143,9 +156,13 @@ def test_axis_labels_come_before_value_labels():
     both = md.TensorMetadata(
         "t",
         associated_files=(
-            md.AssociatedFile("values.txt", type=md.FileType.TENSOR_VALUE_LABELS),
-            md.AssociatedFile(
-                "labels_de.txt", type=md.FileType.TENSOR_AXIS_LABELS, locale="de"
+            metadata_parts.AssociatedFile(
+                "values.txt", type=metadata_parts.FileType.TENSOR_VALUE_LABELS
+            ),
+            metadata_parts.AssociatedFile(
+                "labels_de.txt",
+                type=metadata_parts.FileType.TENSOR_AXIS_LABELS,
+                locale="de",
             ),
         ),
     )
@@ -587,11 +604,11 @@ def _check_tensor_against(
     for unit, expected in zip(
         tensor.process_units, entry["process_units"], strict=True
     ):
-        if isinstance(unit, md.Normalization):
+        if isinstance(unit, metadata_parts.Normalization):
             assert list(unit.mean) == expected["mean"]
             assert list(unit.std) == expected["std"]
         else:
-            assert isinstance(unit, md.RegexTokenizer)
+            assert isinstance(unit, metadata_parts.RegexTokenizer)
             assert unit.delimiter == expected["delimRegexPattern"]
             assert [file.name for file in unit.vocab_files] == expected["vocabFile"]
     labels = labels_of(path, tensor)

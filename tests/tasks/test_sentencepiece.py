@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 
 from conftest import ROOT, StartServer
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import (
+from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
+from pocketserve.runtimes.metadata_parts import (
     AssociatedFile,
     FileType,
-    ModelMetadata,
     SentencePieceTokenizer,
-    TensorMetadata,
 )
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.metadata import (
+from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
+from pocketserve.runtimes.metadata_parts import (
     AssociatedFile,
     AudioProperties,
     BertTokenizer,
     Content,
     FileType,
-    ModelMetadata,
     ProcessUnit,
     RegexTokenizer,
-    TensorMetadata,
 )
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions

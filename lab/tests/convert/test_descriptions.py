@@ -17,7 +17,7 @@ from pocketserve.cli import main
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import FlatNode, FlatVector, write_tree
 from pocketserve.repository.scan import scan
-from pocketserve.runtimes.metadata import FileType, Normalization
+from pocketserve.runtimes.metadata_parts import FileType, Normalization
 from pocketserve.runtimes.onnx import description as onnx_description
 from pocketserve.runtimes.tflite import description as tflite_description
 from pocketserve_lab.convert import tflite_model

@@ -8,12 +8,7 @@ import numpy as np
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.repository.toml_table import Section, TomlTable
-from pocketserve.runtimes.metadata import (
-    FileType,
-    ScoreCalibration,
-    ScoreThresholding,
-    TensorMetadata,
-)
+from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 
@@ -96,19 +91,26 @@ def softmax(values: Array) -> Array:
 
 def threshold_of(tensor: TensorMetadata) -> float | None:
     """Return the score below which the file's author would show nothing."""
-    return next(
-        (
-            unit.threshold
-            for unit in tensor.process_units
-            if isinstance(unit, ScoreThresholding)
-        ),
-        None,
-    )
+    if not tensor.process_units:
+        return None
+    from pocketserve.runtimes.metadata_parts import ScoreThresholding  # late, see there
+
+    for unit in tensor.process_units:
+        if isinstance(unit, ScoreThresholding):
+            return unit.threshold
+    return None
 
 
 def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
     """Return the calibration of an output; None where the file has none that can be read."""
     tensor = facts.output_metadata(output)
+    if not tensor.process_units:
+        return None
+    from pocketserve.runtimes.metadata_parts import (  # late, see there
+        FileType,
+        ScoreCalibration,
+    )
+
     unit = next(
         (unit for unit in tensor.process_units if isinstance(unit, ScoreCalibration)),
         None,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.runtimes import metadata
+from pocketserve.runtimes import metadata, metadata_parts
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.foreign import tflite_metadata, windows_ml
 from pocketserve.tasks.foreign.keys import Effect, Key, check_keys
@@ -19,7 +19,7 @@ from pocketserve.tasks.tensors import Tensors
 from vision_models import facts, picture
 
 LABELS = {"labels.txt": "cat\ndog\n"}
-NORMALIZED = metadata.Normalization((127.5,), (127.5,))
+NORMALIZED = metadata_parts.Normalization((127.5,), (127.5,))
 VALUES = {
     "Image.BitmapPixelFormat": ("Bgr8", "Rgba8"),
     "Image.ColorSpaceGamma": ("SRGB", "Linear"),
@@ -70,13 +70,13 @@ def test_texts_of_other_tools_are_descriptions(tmp_path: Path) -> None:
     )
 
 
-UNITS: dict[str, metadata.ProcessUnit] = {
+UNITS: dict[str, metadata_parts.ProcessUnit] = {
     "Normalization": NORMALIZED,
-    "ScoreCalibration": metadata.ScoreCalibration("identity", 0.0),
-    "ScoreThresholding": metadata.ScoreThresholding(0.6),
-    "BertTokenizer": metadata.BertTokenizer(()),
-    "SentencePieceTokenizer": metadata.SentencePieceTokenizer((), ()),
-    "RegexTokenizer": metadata.RegexTokenizer(" ", ()),
+    "ScoreCalibration": metadata_parts.ScoreCalibration("identity", 0.0),
+    "ScoreThresholding": metadata_parts.ScoreThresholding(0.6),
+    "BertTokenizer": metadata_parts.BertTokenizer(()),
+    "SentencePieceTokenizer": metadata_parts.SentencePieceTokenizer((), ()),
+    "RegexTokenizer": metadata_parts.RegexTokenizer(" ", ()),
 }
 
 
@@ -126,7 +126,7 @@ def test_tflite_units(tmp_path: Path, row: Key) -> None:
 
 
 def test_an_output_with_an_identity_normalisation() -> None:
-    unit = metadata.Normalization((0.0,), (1.0,))
+    unit = metadata_parts.Normalization((0.0,), (1.0,))
     output = metadata.TensorMetadata("s", process_units=(unit,))
 
     content = tflite_metadata.process_units_of(

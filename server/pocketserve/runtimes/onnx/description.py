@@ -14,7 +14,8 @@ from pathlib import Path
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader
 from pocketserve.runtimes.metadata import ModelMetadata
-from pocketserve.runtimes.tflite.description import MAX_METADATA_BYTES, parse_metadata
+from pocketserve.runtimes.tflite.description import MAX_METADATA_BYTES
+from pocketserve.runtimes.tflite.metadata_parser import parse_metadata
 
 TFLITE_METADATA = "TFLITE_METADATA"
 MAX_TEXT_BYTES = 64 * 2**20

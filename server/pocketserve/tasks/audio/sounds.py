@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import AudioProperties
+from pocketserve.runtimes.metadata_parts import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.containers import container_of

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketserve.runtimes.metadata import ModelMetadata, Normalization, TensorMetadata
+from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
+from pocketserve.runtimes.metadata_parts import Normalization
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
 _SOURCE = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import (
+from pocketserve.runtimes.metadata_parts import (
     BertTokenizer,
     RegexTokenizer,
     SentencePieceTokenizer,

@@ -8,11 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import (
-    BoundingBoxProperties,
-    ModelMetadata,
-    TensorMetadata,
-)
+from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
+from pocketserve.runtimes.metadata_parts import BoundingBoxProperties
 from pocketserve.tasks.model_facts import named_tensor
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.boxes import decode_anchors, to_corners

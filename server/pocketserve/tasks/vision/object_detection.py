@@ -10,7 +10,7 @@ import numpy as np
 
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import BoundingBoxProperties
+from pocketserve.runtimes.metadata_parts import BoundingBoxProperties
 from pocketserve.tasks.arrays import is_npy, read_npy
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, Task, TaskDefinition
 from pocketserve.tasks.entries import BOX, RANKED, TaskCall

@@ -13,7 +13,6 @@ from typing import Annotated, Any, NamedTuple
 from pocketserve.messages import plural
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import ImageProperties
 from pocketserve.tasks.model_facts import (
     CONFIG,
     PREPROCESSOR,
@@ -110,6 +109,8 @@ def _tflite(facts: ModelFacts) -> ImageOptions:
     if len(inputs) != 1 or len(facts.metadata.inputs) != len(facts.inputs):
         return ImageOptions()
     tensor = facts.metadata.inputs[facts.inputs.index(inputs[0])]
+    from pocketserve.runtimes.metadata_parts import ImageProperties  # late, see there
+
     norm, properties = (
         tensor.normalization,
         tensor.content.properties if tensor.content is not None else None,
