@@ -1,4 +1,4 @@
-"""``make bench``: runs the benchmarks and prints a table. ``make bench ONLY=H1,R1`` runs some of them."""
+"""``make bench``: runs the benchmarks and prints a table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,38 @@ BENCHMARKS: Benchmarks = {
 def main(
     arguments: Sequence[str] | None = None, benchmarks: Benchmarks = BENCHMARKS
 ) -> int:
-    """Run, print, write the raw samples; returns the exit code: 1 if a benchmark failed, 130 after Ctrl-C."""
+    """Run the benchmarks, print a table, and write raw samples."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.against:
+            benchmarks = revisions.benchmarks(options.against)
+        names = choose(options.only, benchmarks)
+    except ValueError as error:
+        print(f"{error}", file=sys.stderr)
+        return 2
+    # SystemExit also ends the servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    report.machine()  # records the load before ours
+    effort = QUICK if options.quick else FULL
+    results: list[Result] = []
+    code = 0
+    name = ""
+    try:
+        for number, name in enumerate(names, 1):
+            print(f"{name} ({number} of {len(names)}) …", file=sys.stderr, flush=True)
+            code = max(code, _run(name, benchmarks[name], effort, results))
+            # After each benchmark, so that a crash loses none of the earlier ones.
+            report.write(options.output, results)
+    except KeyboardInterrupt:
+        print(f"\nstopped during {name}; the results so far:", file=sys.stderr)
+        code = 130
+    report.show(results)
+    if results:
+        print(f"raw samples: {options.output}")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument(
         "--only",
@@ -77,7 +108,7 @@ def main(
         "--output",
         type=Path,
         default=Path("build/benchmarks.json"),
-        help="where raw samples go",
+        help="the file for raw samples",
     )
     parser.add_argument(
         "--against",
@@ -89,42 +120,11 @@ def main(
         action="store_true",
         help="a few rounds: to see that it works, not to measure",
     )
-    options = parser.parse_args(arguments)
-    try:
-        benchmarks = (
-            revisions.benchmarks(options.against) if options.against else benchmarks
-        )
-        chosen = choose(options.only, benchmarks)
-    except ValueError as error:
-        print(f"{error}", file=sys.stderr)
-        return 2
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # so that the servers are ended too
-    report.machine()  # the load before ours
-    results: list[Result] = []
-    code = 0
-    try:
-        for number, name in enumerate(chosen, 1):
-            print(f"{name} ({number} of {len(chosen)}) …", file=sys.stderr, flush=True)
-            code = max(
-                code,
-                _run(name, benchmarks[name], QUICK if options.quick else FULL, results),
-            )
-            report.write(
-                options.output, results
-            )  # after each: what was measured is not lost with what follows
-    except KeyboardInterrupt:
-        print(f"\nstopped during {name}; what was measured before:", file=sys.stderr)
-        code = 130
-    report.show(results)
-    if results:
-        print(f"raw samples: {options.output}")
-    return code
+    return parser
 
 
 def choose(only: str, benchmarks: Benchmarks = BENCHMARKS) -> list[str]:
-    """The benchmarks that are named, in whatever letters, with commas or spaces between; all if none is.
+    """Return the named benchmarks; all if none is named.
 
     Raises:
         ValueError: a name is unknown; in a sentence with the names that there are.
@@ -140,20 +140,18 @@ def choose(only: str, benchmarks: Benchmarks = BENCHMARKS) -> list[str]:
 
 
 def keep_to_loopback() -> None:
-    """Have the servers here asked directly, also where a proxy is set for everything else, such as pip."""
+    """Exclude loopback addresses from the configured proxy."""
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     os.environ["no_proxy"] = f"{known},127.0.0.1" if known else "127.0.0.1"
 
 
 def _run(name: str, benchmark: Benchmark, effort: Effort, results: list[Result]) -> int:
-    """One benchmark; 1 if it failed."""
+    """Run one benchmark; return 1 if it failed."""
     try:
         results += benchmark(effort)
     except NotHere as error:
         results.append(Missing(name, "all of it", str(error)))
-    except (
-        Exception
-    ) as error:  # the other benchmarks are worth their while all the same
+    except Exception as error:  # the other benchmarks still run
         traceback.print_exc()
         results.append(
             Missing(name, "the benchmark failed", f"{type(error).__name__}: {error}")

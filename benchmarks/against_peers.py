@@ -1,4 +1,4 @@
-"""P1: the same work on other servers, from 64 B to 16 MB and from 1 to 64 connections."""
+"""P1: the same work on other servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -81,59 +81,64 @@ GivenUp = dict[str, str]
 
 
 def run(effort: Effort) -> list[Result]:
-    """All sides are started, then asked in blocks by turns; what cannot be started is said."""
+    """Start all sides, then measure them in alternating blocks."""
     results: list[Result] = []
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
-        sides = {
-            OURS[0]: Side(ours.pid, _socket(ours)),
-            OURS[1]: Side(ours.pid, _http(ours)),
-        }
-        for peer in peers.PEERS:
-            try:
-                peers.ensure(peer, install=effort is not QUICK)
-                pid, port = stack.enter_context(peers.running(peer))
-                sides[peer.name] = Side(pid, _peer(peer, port))
-            except StartError as error:
-                results.append(Missing("P1", peer.name, str(error)))
+        sides = _start_sides(stack, ours, effort, results)
         results += _whole_calls(sides, ours, effort)
         by_size = dict(_by_size({**sides, **_floors(stack)}, effort, results))
-        for model, what in (
+        for model, size in (
             (reference.SMALL_MODEL, "64 B"),
             (reference.PHOTO_MODEL, "150,528 B"),
         ):
-            results += _comparisons(
-                by_size[model], f"{what}, bytes to bytes", with_goals=True
-            )
-        in_json = {
-            name: side
-            for name, side in sides.items()
-            if name not in _raw(sides) or name in OURS
-        }
-        pixels = _at_size(in_json, PIXELS, effort, {})
-        results += _comparisons(
-            pixels, "150,528 pixels, bytes to bytes", with_goals=True
-        )
+            title = f"{size}, bytes to bytes"
+            results += _comparisons(by_size[model], title, with_goals=True)
+        pixels = _at_size(_json_sides(sides), PIXELS, effort, {})
+        title = "150,528 pixels, bytes to bytes"
+        results += _comparisons(pixels, title, with_goals=True)
         results += _http_everywhere(by_size)
         results += _size_curves(by_size)
         for model, size in AT_CONNECTIONS.items():
             if effort is not QUICK or model == reference.PHOTO_MODEL:
-                asked = (
-                    sides if model != MEGABYTE_MODEL else _raw(sides)
-                )  # JSON of a megabyte would take minutes
-                results += _at_connections(asked, model, size, effort)
+                # JSON of a megabyte would take minutes.
+                candidates = _raw(sides) if model == MEGABYTE_MODEL else sides
+                results += _at_connections(candidates, model, size, effort)
         if len(ALL_CORES) > 1:
             results += _released(sides, effort)
-    return results + [
-        _growth(item)
-        for item in results
-        if isinstance(item, Curve) and len(item.points) > 1
-    ]
+    curves = [item for item in results if isinstance(item, Curve)]
+    return results + [_growth(curve) for curve in curves if len(curve.points) > 1]
+
+
+def _start_sides(
+    stack: ExitStack, ours: Ours, effort: Effort, results: list[Result]
+) -> Sides:
+    """Start all peers; those that can't be started become missing results."""
+    sides = {
+        OURS[0]: Side(ours.pid, _socket(ours)),
+        OURS[1]: Side(ours.pid, _http(ours)),
+    }
+    for peer in peers.PEERS:
+        try:
+            peers.ensure(peer, install=effort is not QUICK)
+            pid, port = stack.enter_context(peers.running(peer))
+            sides[peer.name] = Side(pid, _peer(peer, port))
+        except StartError as error:
+            results.append(Missing("P1", peer.name, str(error)))
+    return sides
+
+
+def _json_sides(sides: Sides) -> Sides:
+    """Return our sides, and the peers that take JSON."""
+    raw = _raw(sides)
+    return {
+        name: side for name, side in sides.items() if name not in raw or name in OURS
+    }
 
 
 def _raw(sides: Sides) -> Sides:
-    """Ours, and those that take bytes as they are."""
+    """Return our sides, and the peers that take raw bytes."""
     return {
         name: side
         for name, side in sides.items()
@@ -142,7 +147,7 @@ def _raw(sides: Sides) -> Sides:
 
 
 def _floors(stack: ExitStack) -> Sides:
-    """The least that a frame, and a request of HTTP, can cost in Python."""
+    """Return the cheapest frame and HTTP request in Python."""
     sides = {}
     for name, (server, mode) in FLOORS.items():
         child, port = stack.enter_context(module(server, mode, "numpy"))
@@ -157,7 +162,7 @@ def _floor(port: int, *, framed: bool) -> Make:
 
 
 def _growth(curve: Curve) -> Result:
-    """Return what one more megabyte, or one more connection, costs a side."""
+    """Return the cost of one more megabyte or connection."""
     per, scale = ("MB", 1e6) if curve.axis == "payload" else ("connection", 1.0)
     points = [point / scale for point in curve.points]
     return growth(
@@ -171,7 +176,7 @@ def _growth(curve: Curve) -> Result:
 
 
 def _sizes(effort: Effort) -> list[str]:
-    """All of them; a quick run leaves out those that take JSON seconds."""
+    """Return the sizes; a quick run omits slow ones."""
     return [
         model
         for model, count in reference.SIZES.items()
@@ -195,7 +200,7 @@ def _peer(peer: peers.Peer, port: int) -> Make:
     kept: dict[str, bytes] = {}
 
     def make(model: str) -> calls.Call:
-        if model not in kept:  # millions of numbers take seconds to spell
+        if model not in kept:  # encoding millions of numbers takes seconds
             kept.clear()
             kept[model] = peer.encode(_values(model))
         return peer.call(port, kept[model])
@@ -231,14 +236,14 @@ def in_blocks(
     given_up: GivenUp,
     blocks: int = BLOCKS,
 ) -> Samples:
-    """Blocks of each side in turn; only the one that is asked runs. Who fails is given up."""
+    """Measure alternating blocks of each side; drop failing sides."""
     samples: Samples = {name: [] for name in sides if name not in given_up}
     for _ in range(blocks if effort is not QUICK else 1):
         for name in [name for name in samples if name not in given_up]:
             with _alone(sides, name) as side:
                 try:
                     samples[name] += measure(name, side, effort)
-                except BlockingIOError:  # how a socket says that its time is over
+                except BlockingIOError:  # the socket's timeout
                     given_up[name] = f"no answer within {CALL_S:g} s"
                 except (OSError, RuntimeError) as error:
                     given_up[name] = str(error)
@@ -246,7 +251,7 @@ def in_blocks(
 
 
 def _block(call: Callable[[], object], effort: Effort, share: float) -> list[float]:
-    """Some calls of one side, after some that do not count."""
+    """Return samples of one side, after a warm-up."""
     part = Effort(
         max(2, int(effort.rounds * share)), max(2, int(effort.warm_up * share)), 2.0, 2
     )
@@ -256,7 +261,7 @@ def _block(call: Callable[[], object], effort: Effort, share: float) -> list[flo
 def _by_size(
     sides: Sides, effort: Effort, results: list[Result]
 ) -> Iterator[tuple[str, Samples]]:
-    """Samples by model; who cannot keep up is said in the results and left out of what is larger."""
+    """Yield samples by model; sides that are too slow are dropped."""
     given_up: GivenUp = {}
     for model in _sizes(effort):
         before = set(given_up)
@@ -289,7 +294,7 @@ def _at_size(sides: Sides, model: str, effort: Effort, given_up: GivenUp) -> Sam
 
 
 def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Result]:
-    """Ours against each peer, faster by how much."""
+    """Compare our speed with each peer's."""
     results: list[Result] = []
     for transport in OURS:
         for name, theirs in samples.items():
@@ -312,7 +317,7 @@ def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Resul
 
 
 def _goal(transport: str, peer: str, what: str) -> float | None:
-    """The factors are named for servers that are asked in JSON; those that take raw bytes stand beside them."""
+    """Return the goal against peers with JSON; raw ones are for comparison."""
     if transport == OURS[1]:
         return 1.0
     if peer.endswith(peers.RAW):
@@ -323,7 +328,7 @@ def _goal(transport: str, peer: str, what: str) -> float | None:
 
 
 def _http_everywhere(by_size: dict[str, Samples]) -> list[Result]:
-    """HTTP against the fastest peer at the other sizes."""
+    """Compare HTTP with the fastest peer at the other sizes."""
     others = [
         model
         for model in by_size
@@ -337,7 +342,7 @@ def _http_everywhere(by_size: dict[str, Samples]) -> list[Result]:
 
 
 def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
-    """From array to array: the body is made and the answer read, as an application has to."""
+    """Measure from array to array, as applications do."""
     from pocketserve_client import Client
 
     results: list[Result] = []
@@ -412,11 +417,9 @@ def _size_curves(by_size: dict[str, Samples]) -> list[Result]:
 def _at_connections(
     sides: Sides, model: str, size: str, effort: Effort
 ) -> list[Result]:
-    """More and more connections that ask without a pause; at each number the sides take turns."""
+    """Measure all sides at increasing numbers of connections."""
     results: list[Result] = []
-    curves: dict[str, tuple[list[float], Samples, list[float]]] = {
-        name: ([], {}, []) for name in sides
-    }
+    curves = {name: _ConnectionCurve() for name in sides}
     more = model == reference.PHOTO_MODEL and effort is not QUICK
     for count in MORE_CONNECTIONS if more else CONNECTIONS:
         rates: dict[str, list[float]] = {name: [] for name in sides}
@@ -424,28 +427,37 @@ def _at_connections(
         samples = in_blocks(
             sides, effort, _load(model, count, rates), given_up, CONNECTION_BLOCKS
         )
-        asked = f"{size}, {plural(count, 'connection')}"
-        results += [
-            Missing("P1", f"{name}, {asked}", why) for name, why in given_up.items()
-        ]
-        for name, kept in samples.items():
-            points, by_count, at_rate = curves[name]
-            points.append(float(count))
-            by_count[str(count)] = kept
-            at_rate.append(statistics.fmean(rates[name]))
+        title = f"{size}, {plural(count, 'connection')}"
+        for name, reason in given_up.items():
+            results.append(Missing("P1", f"{name}, {title}", reason))
+        for name, latencies in samples.items():
+            curves[name].points.append(float(count))
+            curves[name].samples.append(latencies)
+            curves[name].rates.append(statistics.fmean(rates[name]))
         if count in CONNECTIONS:
-            results += _fastest(samples, f"HTTP, {asked}")
+            results += _fastest(samples, f"HTTP, {title}")
     axis = "connections" if model == reference.PHOTO_MODEL else f"connections, {size}"
-    results += [
-        Curve("P1", name, axis, "µs", points, list(by_count.values()), at_rate)
-        for name, (points, by_count, at_rate) in curves.items()
-        if points
-    ]
+    for name, curve in curves.items():
+        if curve.points:
+            results.append(curve.result(name, axis))
     return results
 
 
+@dataclass
+class _ConnectionCurve:
+    """Latencies and mean rates of a side, by number of connections."""
+
+    points: list[float] = field(default_factory=list)
+    samples: list[list[float]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+    def result(self, name: str, axis: str) -> Curve:
+        """Return the curve for the report."""
+        return Curve("P1", name, axis, "µs", self.points, self.samples, self.rates)
+
+
 def _released(sides: Sides, effort: Effort) -> list[Result]:
-    """The peers on all cores, ours on its one: some have several processes, which one core slows."""
+    """Run multi-process peers on all cores, ours on one."""
     results: list[Result] = []
     for name, side in sides.items():
         if name not in OURS:
@@ -476,7 +488,7 @@ def _load(
         finally:
             for call in opened:
                 call.close()
-        time.sleep(0.05)  # let the server see that they are closed
+        time.sleep(0.05)  # so that the server notices that they are closed
         rates[name].append(load.rate)
         return load.latencies
 

@@ -1,4 +1,4 @@
-"""A1 to A3: what a caller pays from array to array, by our client and by Triton's, at our server and at a real Triton.
+"""A1 to A3: the cost from array to array, by client and server.
 
 Every side makes its request from an array, and its answer's array from what comes back, each time. The floor does so
 with ten lines of its own, over a bare handler of the same frames.
@@ -35,13 +35,13 @@ FLOOR, SOCKET, HTTP = "bare framed handler", "our client, socket", "our client, 
 TRITONCLIENT, TRITON = "tritonclient, our server", "tritonclient, Triton"
 PLAIN, TRITON_PLAIN = "http.client, our server", "http.client, Triton"
 A1_GOAL, A1_TRITON_GOAL, A2_GOAL, A3_GOAL = 1.5, 3.0, 1.0, 1.0
-ROUNDS_SHARE = 0.6  # of the effort, for each of two sizes
+ROUNDS_SHARE = 0.6  # share of the effort for each of two sizes
 Ask = Callable[[], Any]
 """Sends the array and returns the answer's."""
 
 
 def run(effort: Effort) -> list[Result]:
-    """All sides are started, then asked in turn; the rows of Triton are missing where it cannot be had."""
+    """Measure all sides in turns, with Triton if available."""
     return [result for size in CASES for result in _compare(size, effort)]
 
 
@@ -124,7 +124,7 @@ def _sides_of_triton(model: str) -> Iterator[dict[str, Ask]]:
 
 @contextmanager
 def _framed(port: int, model: str, values: np.ndarray) -> Iterator[Ask]:
-    """The floor's client: JSON written and read by hand, no check, one buffer."""
+    """Return the floor's client: manual JSON, no checks, one buffer."""
     buffer = bytearray(1 << 20)
     view, target = memoryview(buffer), f"POST /v2/models/{model}/infer".encode()
     with call_to.connect(port) as connected:
@@ -167,7 +167,7 @@ def _tritonclient(port: int, model: str, values: np.ndarray) -> Iterator[Ask]:
 
 @contextmanager
 def _plain_http(port: int, model: str, values: np.ndarray) -> Iterator[Ask]:
-    """Python's own client, with a body that was made once; what it answers is only cut."""
+    """Return Python's own client with a prepared body."""
     body, json_length = call_to.oip_body(values)
     headers = {
         "Inference-Header-Content-Length": str(json_length),

@@ -1,4 +1,4 @@
-"""B1: what running waiting requests together gains, framework by framework, and what it costs who is alone."""
+"""B1: gains and costs of batching, by framework."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ weights = "weights.safetensors"
 
 
 def run(effort: Effort) -> list[Result]:
-    """The same chain of layers in each framework, in two servers that take turns: one of them makes no batches."""
+    """Compare two servers, with and without batching, in each framework."""
     results: list[Result] = []
     makers = dict(MAKERS)
     try:
@@ -184,7 +184,7 @@ def _onnx(folder: Path) -> None:
 
 
 def onnx_model() -> bytes:
-    """The chain as ONNX, which no package of its own has to write."""
+    """Return the chain of layers as ONNX, without a package."""
     width = reference.WORK_WIDTH
     names = ["x", *(f"y{layer}" for layer in range(1, LAYERS)), "y"]
     graph = field(2, "chain")
@@ -232,7 +232,7 @@ def _torch(folder: Path) -> None:
     )
     reference.write_once(own / "model.py", MODULE.encode)
     reference.write_once(own / "model.toml", MANIFEST.encode)
-    # With the state folder that the servers of this run get: their code needs its owner's consent.
+    # Trusts the models in the state folder of this run's servers.
     words = ["trust", str(own), "--yes", "--state-dir", str(BENCH_FOLDER / "state")]
     subprocess.run(
         [sys.executable, "-m", "pocketserve", *words],

@@ -1,4 +1,4 @@
-"""W1: what a small request costs of the processor, which is what a battery pays, at 1,000 requests a second."""
+"""W1: the CPU time of small requests at 1,000 a second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Side(NamedTuple):
 
 
 def run(effort: Effort) -> list[Result]:
-    """A minute for each side, in blocks of each in turn; every block gives one sample."""
+    """Measure a minute of each side in alternating blocks."""
     blocks, seconds = (1, 0.5) if effort is QUICK else (BLOCKS, BLOCK_S)
     with pinned(CLIENT_CORE), _sides() as sides:
         costs: dict[str, list[float]] = {name: [] for name in sides}
@@ -39,24 +39,23 @@ def run(effort: Effort) -> list[Result]:
                 count = _paced(side.call, RATE, seconds)
                 rates[name].append(count / (time.perf_counter() - began))
                 costs[name].append(1e6 * (cpu_seconds(side.pid) - before) / count)
+    rate = min(rates["ours"])
+    title = f"64 B in / 4,004 B out, {rate:.0f} requests a second, CPU time each"
+    results: list[Result] = []
     goals = {"framed": GOAL, "framed+model": GOAL, "flask+model": None}
-    return [
-        Comparison(
-            *(
-                "W1",
-                f"64 B in / 4,004 B out, {min(rates['ours']):.0f} requests a second, CPU time each",
-                "µs",
-            ),
-            *(costs["ours"], costs[name], goal),
-            against=f"{NAMES[name]} ({min(rates[name]):.0f}/s)",
+    for name, goal in goals.items():
+        against = f"{NAMES[name]} ({min(rates[name]):.0f}/s)"
+        results.append(
+            Comparison(
+                "W1", title, "µs", costs["ours"], costs[name], goal, against=against
+            )
         )
-        for name, goal in goals.items()
-    ]
+    return results
 
 
 @contextmanager
 def _sides() -> Iterator[dict[str, Side]]:
-    """Our socket, its floor, and what many have today: Flask, asked with the same bytes over HTTP."""
+    """Return our socket, its floor, and Flask over HTTP."""
     model, values = reference.SMALL_MODEL, values_for(reference.SMALL_MODEL)
     file = str(models() / f"{model}.tflite")
     with ExitStack() as stack:
@@ -76,7 +75,7 @@ def _sides() -> Iterator[dict[str, Side]]:
 
 
 def _paced(call: Callable[[], object], rate: float, seconds: float) -> int:
-    """Ask on a timetable, each time for one answer; what is late is made up for. Returns how often."""
+    """Send requests on a schedule; return their number."""
     count, began = int(rate * seconds), time.perf_counter()
     for number in range(count):
         early = began + number / rate - time.perf_counter()

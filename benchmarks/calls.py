@@ -1,4 +1,4 @@
-"""One request after the other over one connection, by clients that cost as little as Python allows.
+"""Sequential requests over one connection, at the lowest client cost.
 
 All sides are asked by the same code, so that a fast client library is nobody's advantage. What a call times is the
 whole way: bytes sent, all bytes of the answer received. Making the body and reading the answer are not in it.
@@ -28,7 +28,7 @@ Whole = Callable[[bytearray, int], int | None]
 
 
 class Call:
-    """A request that can be sent again and again over one connection.
+    """A request that can be sent repeatedly over one connection.
 
     Args:
         whole: tells where the answer ends.
@@ -101,7 +101,7 @@ class Call:
         return True
 
     def be_patient(self, seconds: float) -> None:
-        """Wait no longer than this for the server to send or to take something; then BlockingIOError is raised."""
+        """Set the timeout for sending and receiving."""
         self._timeouts = seconds
         _set_timeouts(self.socket, seconds)
 
@@ -110,7 +110,7 @@ class Call:
         return bytes(self.buffer[: self._have])
 
     def body(self) -> bytes:
-        """Return what the last answer of an HTTP server holds below its head."""
+        """Return the body of an HTTP server's last answer."""
         return self.answer().split(b"\r\n\r\n", 1)[1]
 
     def replace_body(self, body: bytes) -> None:
@@ -123,7 +123,7 @@ class Call:
         )
 
     def status(self) -> int:
-        """The status of the last answer, of a frame or of HTTP."""
+        """Return the status of the last answer."""
         answer = self.answer()
         return (
             int(HEADER.unpack_from(answer)[4])
@@ -136,7 +136,7 @@ class Call:
         self.socket.close()
 
     def _closed_by_server(self) -> bool:
-        """Some close a connection after seconds without a request, while slower sides have their turn."""
+        """Return whether the server has closed an idle connection."""
         if time.monotonic() - self._answered < RESTED_S:
             return False
         try:
@@ -164,7 +164,7 @@ def framed(
     name: str = "x",
     **parameters: object,
 ) -> Call:
-    """To a server that speaks our frames, after our handshake or, for the floors, without one."""
+    """Return a call in our frames; floors have no handshake."""
     connected = greeted(port) if greet else connect(port)
     return Call(
         connected,
@@ -175,7 +175,7 @@ def framed(
 
 
 def framed_raw(port: int, path: str, body: bytes) -> Call:
-    """Raw input over our socket, to a path of ``/predictions`` with its query."""
+    """Return a raw call over our socket to ``/predictions``."""
     frame = encode_frame(
         Frame(FrameType.REQUEST, 1, 0, f"POST {path}".encode(), {}, 0, body)
     )
@@ -209,7 +209,7 @@ def http(
 
 
 def http_binary(port: int, model: str, values: np.ndarray, prefix: str = "") -> Call:
-    """An Open Inference Protocol request with binary tensors; ``prefix`` stands before its path."""
+    """Return an Open Inference Protocol call with binary tensors."""
     body, json_length = oip_body(values)
     headers = (
         f"Inference-Header-Content-Length: {json_length}",
@@ -221,7 +221,7 @@ def http_binary(port: int, model: str, values: np.ndarray, prefix: str = "") -> 
 def request_frame(
     model: str, values: np.ndarray, name: str = "x", **parameters: object
 ) -> bytes:
-    """A REQUEST frame with one input and a binary answer; its id is set when it is sent."""
+    """Return a REQUEST frame, without its id."""
     body, json_length = oip_body(values, name, **parameters)
     target = f"POST /v2/models/{model}/infer".encode()
     return encode_frame(Frame(FrameType.REQUEST, 1, 0, target, {}, json_length, body))
@@ -230,7 +230,7 @@ def request_frame(
 def oip_body(
     values: np.ndarray, name: str = "x", **parameters: object
 ) -> tuple[bytes, int]:
-    """The body of such a request, with UINT8 or FP32, and the length of its JSON part."""
+    """Return a request's body and its JSON length."""
     datatype, typestr = ("UINT8", "u1") if values.dtype == np.uint8 else ("FP32", "<f4")
     data = memoryview(np.ascontiguousarray(values, typestr)).cast("B")
     request = oip.InferRequest(
@@ -265,7 +265,7 @@ def http_length(buffer: bytearray, have: int) -> int | None:
 
 
 def check(call: Call) -> None:
-    """Make one call and be sure that it is a success: errors would be answered faster.
+    """Make a call and check that it succeeds.
 
     Raises:
         RuntimeError: it is not; with the start of the answer.
@@ -284,9 +284,7 @@ def connect(port: int) -> socket.socket:
 
 def _prepared(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.settimeout(
-        None
-    )  # a timeout of Python's own would cost a poll() with each read
+    connected.settimeout(None)  # Python's own timeout would cost a poll() for each read
     _set_timeouts(connected, TIMEOUT_S)
     return connected
 

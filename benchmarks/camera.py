@@ -1,4 +1,4 @@
-"""V1: a live camera over the socket, of whose frames the newest counts, and the same steps in one process.
+"""V1: a live camera over the socket and in one process.
 
 Frames of 640 x 480, turned upright, cropped, classified by MobileNet and labelled. The camera gives 30 a second, or
 twice as many as the model can answer. Of those our clients' streams send the newest when its predecessor is answered;
@@ -43,7 +43,7 @@ QUERIES = {
 
 @dataclass
 class Frames:
-    """What came of a camera, over all rounds.
+    """The results of a camera over all rounds.
 
     Attributes:
         rates: frames answered a second, of each round.
@@ -123,7 +123,7 @@ def _measure(
     rate: float,
     effort: Effort,
 ) -> Iterator[Result]:
-    """Offer the frames to the server and to the process in turn."""
+    """Offer the frames to server and process in turns."""
     seconds, count = (0.4, 1) if effort is QUICK else (2.0, 5)
     streamed, flooded, alone = Frames(), Frames(), Frames()
     superseded = dropped = 0
@@ -200,7 +200,7 @@ def _results(what: str, ours: Frames, alone: Frames) -> Iterator[Result]:
 
 
 def nv21() -> bytes:
-    """A frame as Android's cameras give it: brightness, then V and U by turns for each four pixels."""
+    """Return a frame in Android's camera format."""
     width, height = SIZE
     luma, blue, red = scene(width, height).convert("YCbCr").split()
     colours = [np.asarray(plane.reduce(2)) for plane in (red, blue)]

@@ -1,4 +1,4 @@
-"""C1: from process start to the first answer, against a script that imports the runtime, loads and predicts."""
+"""C1: from process start to the first answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IMPORT_RUNS = 3
 
 
 def run(effort: Effort) -> list[Result]:
-    """Start all sides in turn, each as a new process; the first round, which writes bytecode, is left out.
+    """Start all sides in turns, ignoring the first round.
 
     A first start has an empty state folder, so that the model is tried before it is loaded; a second one knows it.
     """
@@ -88,8 +88,9 @@ def ask_digits(port: int) -> None:
 
 
 def _imports() -> Imports:
-    """Return what both sides import until the first answer; apart from the timed starts, which writing it down would
-    slow.
+    """Return the imports of both sides until the first answer.
+
+    They are recorded apart from the timed starts, which recording would slow down.
     """
     ours, floor = [], []
     for _ in range(IMPORT_RUNS):

@@ -1,4 +1,4 @@
-"""E1: the same folder on engines of several processes: our server, gunicorn, Ray with and without us, and Triton."""
+"""E1: the same folder on multi-process engines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ Place = tuple[int, str]
 
 
 def run(effort: Effort) -> list[Result]:
-    """All sides run at the same time, on every core, and are asked in turn: once for each way into Ray."""
+    """Run all sides on every core, and measure them in turns."""
     try:
         for environment in ("ray", "triton"):
             ensure_environment(environment, install=effort is not QUICK)
@@ -130,35 +131,8 @@ def _ratios(what: str, samples: Mapping[str, list[float]]) -> Iterator[Result]:
 
 
 def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[Result]:
-    """Blocks of each side in turn; the model alone, in one process and in two, bounds what workers can give."""
-    seconds, rounds = (0.3, 1) if effort is QUICK else (3.0, 8)
-    rates: dict[str, list[float]] = {name: [] for name in places}
-    alone: list[list[float]] = [[], []]
-    with ExitStack() as stack:
-        file = str(models() / f"{SLOW}.tflite")
-        children = [
-            stack.enter_context(module("inprocess", file, core=None))[0] for _ in alone
-        ]
-        pool = stack.enter_context(ThreadPoolExecutor(len(children)))
-        opened = {
-            name: [_call(place, SLOW, VALUES) for _ in range(CONNECTIONS)]
-            for name, place in places.items()
-        }
-        for call in (call for some in opened.values() for call in some):
-            stack.callback(call.close)
-            call_to.check(call)
-        for _ in range(rounds):
-            for name, some in opened.items():
-                say(f"{name}, {what}")
-                rates[name].append(closed_loop(some, seconds).rate)
-            for count, totals in enumerate(alone, 1):
-                totals.append(
-                    sum(
-                        pool.map(
-                            lambda child: ask(child, str(seconds)), children[:count]
-                        )
-                    )
-                )
+    """Measure alternating blocks; the bare model bounds the workers."""
+    rates, alone = _measure_rates(what, places, effort)
     pairs = (
         (GUNICORN, PLAIN, WORKERS_GOAL),
         (OURS, PLAIN, None),
@@ -166,26 +140,48 @@ def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[R
         (TRITON, PLAIN, None),
     )
     for side, floor, goal in pairs:
+        title = f"{side}, {what}"
         yield Comparison(
-            "E1",
-            f"{side}, {what}",
-            "/s",
-            rates[side],
-            rates[floor],
-            goal,
-            "least",
-            floor,
+            "E1", title, "/s", rates[side], rates[floor], goal, "least", floor
         )
-    yield Comparison(
-        "E1",
-        f"the model alone, 2 processes, {what}",
-        "/s",
-        alone[1],
-        alone[0],
-        None,
-        "least",
-        "1 process",
-    )
+    one, two = alone
+    title = f"the model alone, 2 processes, {what}"
+    yield Comparison("E1", title, "/s", two, one, None, "least", "1 process")
+
+
+def _measure_rates(
+    what: str, places: Mapping[str, Place], effort: Effort
+) -> tuple[dict[str, list[float]], list[list[float]]]:
+    """Return rates by side, and those of the model in one and two processes."""
+    seconds, rounds = (0.3, 1) if effort is QUICK else (3.0, 8)
+    rates: dict[str, list[float]] = {name: [] for name in places}
+    alone: list[list[float]] = [[], []]
+    with ExitStack() as stack:
+        file = str(models() / f"{SLOW}.tflite")
+        children = []
+        for _ in alone:
+            child, _ = stack.enter_context(module("inprocess", file, core=None))
+            children.append(child)
+        pool = stack.enter_context(ThreadPoolExecutor(len(children)))
+        opened = {name: _open_calls(stack, place) for name, place in places.items()}
+        run_alone = partial(ask, line=str(seconds))
+        for _ in range(rounds):
+            for name, own in opened.items():
+                say(f"{name}, {what}")
+                rates[name].append(closed_loop(own, seconds).rate)
+            for count, totals in enumerate(alone, 1):
+                totals.append(sum(pool.map(run_alone, children[:count])))
+    return rates, alone
+
+
+def _open_calls(stack: ExitStack, place: Place) -> list[call_to.Call]:
+    opened = []
+    for _ in range(CONNECTIONS):
+        call = _call(place, SLOW, VALUES)
+        stack.callback(call.close)
+        call_to.check(call)
+        opened.append(call)
+    return opened
 
 
 @contextmanager
@@ -240,7 +236,7 @@ def _sides(model: str, options: tuple[str, ...]) -> Iterator[dict[str, Place]]:
 def _ready(
     arguments: list[str], folder: Path, models_dir: Path, port: int
 ) -> Iterator[str]:
-    """Run a server until it accepts requests; gives what it has printed."""
+    """Run a server until it accepts requests; yield its output."""
     folder.mkdir()
     settings = {
         "MODELS_DIR": models_dir,
@@ -267,7 +263,7 @@ def _ready(
         try:
             yield output.read_text()
         finally:
-            child.terminate()  # it alone: it ends its own processes, in order
+            child.terminate()  # only the main process, which ends its own in order
             child.wait(START_TIMEOUT_S)
 
 

@@ -1,7 +1,8 @@
-"""A gRPC request over one connection, by as little code as HTTP/2 allows: what :mod:`benchmarks.calls` is for the rest.
+"""A gRPC request over one connection, with minimal code.
 
-The usual client library costs more than the servers that are measured. This one sends prepared bytes, minds the
-server's windows, answers its settings and pings, and reads until the answer's last frame. One request at a time.
+The usual client library costs more than the measured servers. This one sends prepared
+bytes, respects the server's windows, answers its settings and pings, and reads until the
+answer's last frame. It sends one request at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HEAD_BYTES = 9
 INITIAL_WINDOW = 65_535
 WIDEST = (1 << 31) - 1
 FRAME_BYTES = 1 << 18
-"""No frame is longer, whatever the server would take: longer ones cost both sides more."""
+"""No frame is longer, even if the server accepts it: longer ones cost both sides more."""
 
 INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 4, 5
 OK = 200
@@ -93,7 +94,7 @@ class GrpcCall(Call):
         self._message = _PREFIX.pack(0, len(body)) + body
 
     def send(self) -> None:
-        """Send it, as far as the server's windows allow; :meth:`receive` sends the rest."""
+        """Send as much as the server's windows allow."""
         self._stream += 2
         self._parts.clear()
         self._ended = False
@@ -179,7 +180,7 @@ class GrpcCall(Call):
         self._send_data()
 
     def status(self) -> int:
-        """200, or 0 if there was no answer: errors have trailers only, in words that need a whole HPACK to read."""
+        """Return 200, or 0 without an answer."""
         whole = b"".join(self._parts)
         return (
             OK

@@ -1,4 +1,4 @@
-"""L1: what a server with loaded models does for a minute when nobody asks it anything: ideally nothing."""
+"""L1: the work of an idle server in a minute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(effort: Effort) -> list[Result]:
 
 
 def results(cpu: float, wake_ups: float, of: str = "") -> list[Result]:
-    """Hold milliseconds of CPU time and wake-ups in a minute against their limits."""
+    """Compare CPU time and wake-ups a minute with their limits."""
     return [
         Comparison(
             "L1",
@@ -49,7 +49,7 @@ def results(cpu: float, wake_ups: float, of: str = "") -> list[Result]:
 def measure(
     server: AbstractContextManager[Ours], effort: Effort
 ) -> tuple[float, float]:
-    """Load models over both transports, keep the connections open, wait, and look again.
+    """Measure a minute with loaded models and idle connections.
 
     Returns:
         Milliseconds of CPU time and wake-ups in a minute.
@@ -86,7 +86,7 @@ def measure(
 
 
 def _switches(pid: int) -> dict[str, int]:
-    """Context switches so far of each thread: it goes to sleep once for each time that it is woken."""
+    """Return the context switches of each thread."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that ended meanwhile
@@ -98,6 +98,6 @@ def _switches(pid: int) -> dict[str, int]:
 
 
 def count_wake_ups(before: dict[str, int], after: dict[str, int]) -> int:
-    """Switches between two looks; a thread that has ended woke once to do so, and takes its own count with it."""
+    """Return the context switches between two samples."""
     lived = sum(count - before.get(thread, 0) for thread, count in after.items())
     return lived + len(before.keys() - after.keys())

@@ -1,4 +1,4 @@
-"""What a process imports, and how long each module takes by itself: Python's own ``-X importtime``."""
+"""Import times of a process's modules, by ``-X importtime``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from benchmarks.samples import Imports
 
 PROFILED: Mapping[str, str] = {"PYTHONPROFILEIMPORTTIME": "1"}
-"""What makes a Python process write a line for each module to its standard error."""
+"""Makes Python write a line for each imported module to standard error."""
 
 OURS = ("pocketserve", "pocketserve_wire")
 
@@ -16,12 +16,12 @@ _LINE = re.compile(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)
 
 
 def self_times(log: str) -> dict[str, int]:
-    """Microseconds that each module took by itself, without what it imported."""
+    """Return each module's own microseconds."""
     return {name: int(taken) for taken, name in _LINE.findall(log)}
 
 
 def lowest(runs: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The shortest time of each module in any run: the rest is the machine's."""
+    """Return the shortest time of each module in any run."""
     found: dict[str, int] = {}
     for run in runs:
         for name, taken in run.items():
@@ -30,7 +30,7 @@ def lowest(runs: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def compare(name: str, ours: Mapping[str, int], floor: Mapping[str, int]) -> Imports:
-    """The server's modules beside those of a script that does the same work."""
+    """Compare the server's modules with those of a script."""
     own = {
         module: taken
         for module, taken in ours.items()

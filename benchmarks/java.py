@@ -1,4 +1,4 @@
-"""J1: the Java library against the Python client: both sizes of tensors over the socket, from array to array."""
+"""J1: the Java library against the Python client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN_TIMEOUT_S = 300
 
 
 def run(effort: Effort) -> list[Result]:
-    """Blocks of each in turn, as a virtual machine needs its time to warm up."""
+    """Measure alternating blocks, after the JVM's warm-up."""
     builder = ROOT / "android_bridge" / "build.py"
     if shutil.which("javac") is None or not builder.exists():
         return [Missing("J1", WHAT, "there is no JDK")]

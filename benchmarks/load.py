@@ -1,4 +1,4 @@
-"""The closed load: many connections from one thread, each asks again once it is answered."""
+"""The closed load: many connections from one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.calls import TIMEOUT_S, Call
 
 @dataclass
 class Load:
-    """What a load came to.
+    """The result of a load.
 
     Attributes:
         latencies: microseconds of each call.
@@ -31,45 +31,65 @@ class Load:
 
 
 def closed_loop(calls: Sequence[Call], seconds: float, *, spins: bool = False) -> Load:
-    """Keep one request under way on every connection for so long.
+    """Keep one request in progress on every connection for a time.
 
     Args:
-        spins: never sleep, as the open load does. A core that sleeps leaves the others more speed, so a rate that was
-            reached beside it is not one that can be held beside a busy one.
+        spins: never sleep, like the open load. A core that sleeps leaves the others
+            more speed, so its rate can't be compared with that of a busy core.
     """
-    load = Load(by_call=[[] for _ in calls])
-    places = {id(call): kept for call, kept in zip(calls, load.by_call, strict=True)}
-    poller = select.poll()
-    under_way: dict[int, tuple[Call, float]] = {}
+    loop = _ClosedLoop(calls, seconds)
+    loop.run(0 if spins else 1000 * TIMEOUT_S)
+    return loop.load
 
-    def ask(call: Call) -> None:
+
+class _ClosedLoop:
+    """Connections, each with one request in progress."""
+
+    def __init__(self, calls: Sequence[Call], seconds: float) -> None:
+        self.load = Load(by_call=[[] for _ in calls])
+        self._calls = calls
+        self._seconds = seconds
+        self._latencies = {}
+        for call, latencies in zip(calls, self.load.by_call, strict=True):
+            self._latencies[id(call)] = latencies
+        self._poller = select.poll()
+        self._pending: dict[int, tuple[Call, float]] = {}
+        self._end = 0.0
+
+    def run(self, poll_ms: float) -> None:
+        """Send requests until the time is over, and wait for the last answers."""
+        began = answered = time.perf_counter()
+        self._end = began + self._seconds
+        for call in self._calls:
+            self._ask(call)
+        while self._pending:
+            ready = self._poller.poll(poll_ms)
+            now = time.perf_counter()
+            if ready:
+                answered = now
+            elif now > answered + TIMEOUT_S or poll_ms:
+                raise TimeoutError(f"no answer within {TIMEOUT_S:g} s")
+            for fd, _ in ready:
+                self._receive(fd)
+        self.load.seconds = time.perf_counter() - began
+
+    def _ask(self, call: Call) -> None:
         now = time.perf_counter()
         call.send()
-        poller.register(call.socket, select.POLLIN)
-        under_way[call.socket.fileno()] = call, now
+        self._poller.register(call.socket, select.POLLIN)
+        self._pending[call.socket.fileno()] = call, now
 
-    began = answered = time.perf_counter()
-    for call in calls:
-        ask(call)
-    while under_way:
-        ready = poller.poll(0 if spins else 1000 * TIMEOUT_S)
-        if ready:
-            answered = time.perf_counter()
-        elif not spins or time.perf_counter() > answered + TIMEOUT_S:
-            raise TimeoutError(f"no answer within {TIMEOUT_S:g} s")
-        for fd, _ in ready:
-            call, left = under_way[fd]
-            if not call.receive():
-                continue
-            now = time.perf_counter()
-            load.latencies.append((now - left) * 1e6)
-            places[id(call)].append(load.latencies[-1])
-            del under_way[fd]
-            if now >= began + seconds:
-                poller.unregister(fd)
-                continue
-            if call.reconnects:
-                poller.unregister(fd)
-            ask(call)
-    load.seconds = time.perf_counter() - began
-    return load
+    def _receive(self, fd: int) -> None:
+        call, sent_at = self._pending[fd]
+        if not call.receive():
+            return
+        now = time.perf_counter()
+        latency = (now - sent_at) * 1e6
+        self.load.latencies.append(latency)
+        self._latencies[id(call)].append(latency)
+        del self._pending[fd]
+        is_over = now >= self._end
+        if is_over or call.reconnects:
+            self._poller.unregister(fd)
+        if not is_over:
+            self._ask(call)

@@ -1,4 +1,4 @@
-"""G1: a folder with 1,000 models; and how start and memory grow with their number, and with loaded versions."""
+"""G1: start and memory of folders with up to 1,000 models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import calls, reference
 from benchmarks.memory import resident_mb
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import CLIENT_CORE, NO_TOKEN, our_server, pinned
+from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, our_server, pinned
 from benchmarks.samples import Comparison, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave
 from pocketserve_client import Client
@@ -25,65 +25,33 @@ START_LIMIT_MS, MEMORY_LIMIT_KB, LATENCY_GOAL = 2000.0, 20.0, 1.1
 
 
 def run(effort: Effort) -> list[Result]:
-    """Start servers on folders of several sizes, then ask the smallest and the largest in turn."""
+    """Start servers on folders of several sizes, and measure them."""
     counts = (1, 20) if effort is QUICK else COUNTS
     starts: list[float] = []
     resident: list[float] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(pinned(CLIENT_CORE))
-        sides = {}
+        servers = []
         for count in counts:
+            models_dir = copies(folder / str(count), count)
             began = time.perf_counter()
-            server = stack.enter_context(
-                our_server(copies(folder / str(count), count), "--threads", "1")
-            )
+            server = stack.enter_context(our_server(models_dir, "--threads", "1"))
             starts.append((time.perf_counter() - began) * 1e3)
-            # A start reads no model; their memory is that of all, read.
-            urllib.request.urlopen(
-                f"http://127.0.0.1:{server.http}/v2/models", timeout=60
-            ).read()
-            time.sleep(0.3)
-            resident.append(resident_mb(server.pid) * 1e3)
-            sides[count] = server
-        opened = {
-            str(count): calls.framed(
-                sides[count].socket, "m0", values_for(reference.PHOTO_MODEL), greet=True
-            )
-            for count in (counts[0], counts[-1])
-        }
-        for call in opened.values():
-            calls.check(call)
-        samples = interleave(opened, effort)
-        for call in opened.values():
-            call.close()
+            resident.append(_memory_with_index(server))
+            servers.append(server)
+        few, many = _latencies(stack, servers[0], servers[-1], effort)
     memory = growth(
         "G1", "resident memory by models in the folder", "kB", "model", counts, resident
     )
     start = growth("G1", "start by models in the folder", "ms", "model", counts, starts)
-    few, many = samples[str(counts[0])], samples[str(counts[-1])]
+    most = counts[-1]
     return [
+        _against_limit(f"start with {most} models", "ms", starts[-1], START_LIMIT_MS),
+        _against_limit("memory for each", "kB", memory.slope, MEMORY_LIMIT_KB),
         Comparison(
             "G1",
-            f"start with {counts[-1]} models",
-            "ms",
-            [starts[-1]],
-            [START_LIMIT_MS],
-            1.0,
-            against="limit",
-        ),
-        Comparison(
-            "G1",
-            "memory for each",
-            "kB",
-            [memory.slope],
-            [MEMORY_LIMIT_KB],
-            1.0,
-            against="limit",
-        ),
-        Comparison(
-            "G1",
-            f"S1 with {counts[-1]} models",
+            f"S1 with {most} models",
             "µs",
             many,
             few,
@@ -96,8 +64,35 @@ def run(effort: Effort) -> list[Result]:
     ]
 
 
+def _memory_with_index(server: Ours) -> float:
+    """Return resident kB after the index is read, since a start reads no model."""
+    url = f"http://127.0.0.1:{server.http}/v2/models"
+    urllib.request.urlopen(url, timeout=60).read()
+    time.sleep(0.3)
+    return resident_mb(server.pid) * 1e3
+
+
+def _latencies(
+    stack: ExitStack, first: Ours, last: Ours, effort: Effort
+) -> tuple[list[float], list[float]]:
+    """Return the microseconds of requests to two servers."""
+    values = values_for(reference.PHOTO_MODEL)
+    opened = {}
+    for name, server in (("first", first), ("last", last)):
+        call = calls.framed(server.socket, "m0", values, greet=True)
+        stack.callback(call.close)
+        calls.check(call)
+        opened[name] = call
+    samples = interleave(opened, effort)
+    return samples["first"], samples["last"]
+
+
+def _against_limit(title: str, unit: str, value: float, limit: float) -> Comparison:
+    return Comparison("G1", title, unit, [value], [limit], 1.0, against="limit")
+
+
 def copies(folder: Path, count: int) -> Path:
-    """A folder with so many models: links to the photo's echo model."""
+    """Create a folder with links to the photo's echo model."""
     source = models() / f"{reference.PHOTO_MODEL}.tflite"
     folder.mkdir()
     for number in range(count):

@@ -1,4 +1,4 @@
-"""R1: resident memory of a server that has loaded no model, against the libraries it is made of."""
+"""R1: an idle server's resident memory against its libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLOOR = (
 
 
 def run(effort: Effort) -> list[Comparison]:
-    """Start both sides in turn and read what the system says of them."""
+    """Start both sides in turns, and read their memory."""
     embedded = ROOT / "models"
     ours, floor = [], []
     for _ in range(min(ROUNDS, effort.rounds)):
@@ -55,7 +55,7 @@ def run(effort: Effort) -> list[Comparison]:
 
 
 def _after_unloading(rounds: int) -> Comparison:
-    """Load, use and unload a tiny model, which leaves the framework behind; then one that needs more than 48 MB."""
+    """Measure after unloading a tiny model and a large one."""
     before, after = [], []
     for _ in range(rounds):
         with (
@@ -91,10 +91,10 @@ def _use_and_unload(client: Client, pid: int, model: str, shape: list[int]) -> f
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process in MB; by ``ps`` where there is no /proc.
+    """Return a process's resident memory in MB.
 
     Raises:
-        NotHere: neither tells.
+        NotHere: neither is available.
     """
     status = Path(f"/proc/{pid}/status")
     if status.exists():

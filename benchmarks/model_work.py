@@ -1,4 +1,4 @@
-"""M1 and T1: a real model over the socket, against the same model invoked in a process of its own."""
+"""M1 and T1: a real model over the socket and in process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOAT, QUANTIZED = "mobilenet_v1_0.25*float*", "mobilenet_v1_0.25*quant*"
 
 
 def run_m1(effort: Effort) -> list[Result]:
-    """One connection, one thread: with numbers of 4 bytes and, where the model is there, of 1 byte."""
+    """Measure one connection with float and quantized models."""
     results = _run_m1(find_mobilenet(), effort)
     quantized = find_mobilenet(QUANTIZED)
     return [*results, *(_run_m1(quantized, effort) if quantized else ())]
@@ -49,32 +49,27 @@ def _run_m1(file: Path | None, effort: Effort) -> list[Result]:
             _, port = stack.enter_context(module("bare", "framed", str(file)))
             sides["bare"] = calls.framed(port, "model", values, greet=False, name=name)
         samples = interleave(sides, effort)
-    what, kept = (
-        f"{label}, {values.nbytes:,} B in, over the socket",
-        alone[-len(samples["ours"]) :],
-    )
+    title = f"{label}, {values.nbytes:,} B in, over the socket"
+    floor = alone[-len(samples["ours"]) :]  # without those of the warm-up
+    return _m1_results(title, samples, floor)
+
+
+def _m1_results(
+    title: str, samples: dict[str, list[float]], floor: list[float]
+) -> list[Result]:
+    ours, alone = samples["ours"], "invoke alone"
     results: list[Result] = [
-        Comparison(
-            "M1", what, "µs", samples["ours"], kept, M1_GOAL, against="invoke alone"
-        )
+        Comparison("M1", title, "µs", ours, floor, M1_GOAL, against=alone)
     ]
     if "bare" in samples:
-        bare = samples["bare"]
+        bare, handler = samples["bare"], "same behind a bare framed handler"
         results += [
+            Comparison("M1", handler, "µs", bare, floor, None, against=alone),
             Comparison(
                 "M1",
-                "same behind a bare framed handler",
+                title,
                 "µs",
-                bare,
-                kept,
-                None,
-                against="invoke alone",
-            ),
-            Comparison(
-                "M1",
-                what,
-                "µs",
-                samples["ours"],
+                ours,
                 bare,
                 None,
                 against="bare framed handler, same model",
@@ -84,7 +79,7 @@ def _run_m1(file: Path | None, effort: Effort) -> list[Result]:
 
 
 def run_t1(effort: Effort) -> list[Result]:
-    """Eight connections that ask without a pause, on one core of the server's, in turn with the model alone on it."""
+    """Measure eight busy connections on one core."""
     seconds, rounds = (0.3, 2) if effort is QUICK else (3.0, 5)
     served, alone, busy = [], [], []
     with (
@@ -105,7 +100,7 @@ def run_t1(effort: Effort) -> list[Result]:
             alone.append(ask(child, str(seconds)))
         for call in opened:
             call.close()
-    # The generator has a core of its own, which the model alone does not get either.
+    # The generator's own core isn't available to the bare model either.
     what = f"{label}, {CONNECTIONS} connections (generator {100 * statistics.fmean(busy):.0f} % of its core)"
     return [
         Comparison(
@@ -122,7 +117,7 @@ def run_t1(effort: Effort) -> list[Result]:
 
 
 def find_mobilenet(name: str = FLOAT) -> Path | None:
-    """MobileNet v1 0.25 as TFLite in the folder of public test models, where tests/README.md says it may lie."""
+    """Find MobileNet v1 0.25 among the public test models."""
     named = os.environ.get("POCKETSERVE_TEST_ASSETS")
     for assets in [Path(named)] if named else sorted(ROOT.parent.glob("*/assets")):
         found = sorted(assets.glob(f"models/tflite/{name}.tflite"))
@@ -135,7 +130,7 @@ def find_mobilenet(name: str = FLOAT) -> Path | None:
 def _sides(
     found: Path | None,
 ) -> Iterator[tuple[Ours, subprocess.Popen[bytes], str, np.ndarray, str]]:
-    """Our server, the model alone, its input's name, values for it, and what to call it in the table."""
+    """Return both sides, the input and the title."""
     file = found or ROOT / "models" / "digits" / "digits.tflite"
     label = "MobileNet v1 0.25" if found else "digits (no MobileNet here)"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,9 @@
-"""The open load: requests leave on a timetable, whether or not the server keeps up.
+"""The open load: requests on a schedule, regardless of answers.
 
-One thread that never waits for a socket: requests are prepared bytes, what the system does not take at once is kept,
-and the collector of garbage rests. It still can be held up by the system, so it notes how late it was itself, both in
-sending and in reading; what it saw while it was held up says nothing about the server and is left out.
+One thread never waits for a socket: requests are prepared bytes, unsent bytes are kept,
+and garbage collection is off. The system can still delay it, so it records its own
+delays in sending and reading; measurements during a delay say nothing about the server
+and are left out.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from pocketserve_wire.frames import HEADER
 
 OK, REFUSED, SUPERSEDED = 200, 429, 409
 BELIEVED_S = 0.001
-"""An answer is not believed if the generator looked away for longer before it read it, or sent its request later."""
+"""Answers count only if the generator's own delay was shorter."""
 
 AT_ONCE = 16
-"""Requests sent before the answers are looked at again."""
+"""Requests sent between two polls for answers."""
 
 _ID = struct.Struct("<I")
 
@@ -34,7 +35,7 @@ class Seen:
 
     Attributes:
         left, came: when its request left and when it was read.
-        unsure: how much later than the timetable it left, or how long nobody had looked when it was read: the larger.
+        unsure: its own delay in sending, or in reading the answer: the larger one.
     """
 
     status: int
@@ -50,15 +51,15 @@ class Seen:
 
 @dataclass
 class OpenLoad:
-    """What an open load came to.
+    """The result of an open load.
 
     Attributes:
         began: when the first request left.
         offered: requests that were due.
-        dropped: of these, left out.
-        answers: all of them, in the order in which they came.
-        late: for each request, seconds behind the timetable.
-        seconds: how long requests were sent.
+        dropped: due requests that were skipped.
+        answers: all answers, in order of arrival.
+        late: seconds behind schedule, by request.
+        seconds: the duration of sending.
     """
 
     began: float = 0.0
@@ -73,7 +74,7 @@ class OpenLoad:
         return [seen for seen in self.answers if seen.status == status]
 
     def believed(self, status: int) -> list[float]:
-        """Ages in ms of the answers with a status that the generator can vouch for."""
+        """Return the reliable ages in ms of answers with a status."""
         return [
             seen.age_ms
             for seen in self.with_status(status)
@@ -104,10 +105,11 @@ def open_load(
     *,
     drops: bool = False,
 ) -> OpenLoad:
-    """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count.
+    """Send ``rate`` requests a second over framed connections.
 
     Args:
-        drops: leave out what is due while its connection has not taken all of the request before, as a camera must.
+        drops: skip a request while its connection hasn't sent the one before, like a
+            camera.
     """
     load = OpenLoad(seconds=seconds)
     lanes = [_Lane(call) for call in calls]
@@ -122,13 +124,12 @@ def open_load(
             load.offered < total or any(lane.sent for lane in lanes)
         ) and looked < deadline:
             due = _send_due(load, lanes, rate, total, drops=drops)
-            # Nearer than this, sleeping would be late: the system counts in milliseconds.
+            # Sleeping for less would be late: the system counts in milliseconds.
             nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05
             if nap > 0 and not any(lane.unsent for lane in lanes):
                 ready = poller.poll(nap)
-                looked = (
-                    time.perf_counter()
-                )  # nobody looked away: it was woken by what came
+                # The poll was woken by the answers, so they have just arrived.
+                looked = time.perf_counter()
             else:
                 ready = poller.poll(0)
             before, looked = looked, time.perf_counter()
@@ -142,7 +143,7 @@ def open_load(
 def _send_due(
     load: OpenLoad, lanes: Sequence[_Lane], rate: float, total: int, *, drops: bool
 ) -> float:
-    """Send what is due; when the next is."""
+    """Send the due requests; return the next time."""
     for _ in range(AT_ONCE):
         due, now = load.began + load.offered / rate, time.perf_counter()
         if load.offered >= total or due > now:
@@ -177,7 +178,7 @@ class _Lane:
         self.push()
 
     def push(self) -> None:
-        """Hand the system what it did not take before."""
+        """Send the remaining bytes."""
         if not self.unsent:
             return
         try:
@@ -189,7 +190,7 @@ class _Lane:
         """Read once.
 
         Args:
-            looked: when it was looked for answers before.
+            looked: the time of the previous poll.
         """
         data = self.call.socket.recv(1 << 20)
         if not data:

@@ -1,4 +1,4 @@
-"""S1, S2 and H1: what our two transports add to the barest handlers that take and give the same bytes."""
+"""S1, S2 and H1: our transports against the barest handlers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def models() -> Path:
 
 
 def values_for(model: str) -> np.ndarray:
-    """Return what is sent to an echo model: a picture's values from 0 to 1."""
+    """Return an echo model's input: pixels from 0 to 1."""
     count = reference.SIZES[model]
     values = np.random.default_rng(3).integers(0, 256, count).astype(
         np.float32

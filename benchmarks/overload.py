@@ -1,5 +1,7 @@
-"""O1: four times more requests than the server can answer: what it still answers, how fast it refuses the rest, and
-how old the answers of a ``stream`` are, of which only the newest request matters.
+"""O1: four times more requests than the server can answer.
+
+It measures the answers, the speed of refusals, and the age of a ``stream``'s answers,
+of which only the newest request matters.
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ VALUES = np.linspace(-1, 1, reference.WORK_WIDTH, dtype=np.float32).reshape(1, -
 
 @dataclass
 class Rounds:
-    """What was measured in turn, round by round.
+    """The measurements of each round.
 
     Attributes:
         peak: answers per second to clients that wait for theirs.
-        before_peak, before_load: runs per second of the same file in a process of its own on the server's core.
-        shares: of its core, that the server had under overload.
+        before_peak, before_load: runs per second of the same file in a separate process on
+            the server's core.
+        shares: the server's share of its core under overload.
     """
 
     peak: list[float] = field(default_factory=list)
@@ -53,12 +56,12 @@ class Rounds:
 
 
 def run(effort: Effort) -> list[Result]:
-    """A small model, and one that takes five times as long: what refusals cost matters the less, the longer it runs."""
+    """Measure a small model and a five times slower one."""
     return [result for model in reference.WORK_LAYERS for result in _run(model, effort)]
 
 
 def _run(model: str, effort: Effort) -> list[Result]:
-    """Peak and overload in turn, each after the model alone, then one camera."""
+    """Measure peak and overload in turns, then one camera."""
     seconds, rounds = (0.4, 1) if effort is QUICK else (2.0, 6)
     file = models() / f"{model}.tflite"
     measured = Rounds()

@@ -1,4 +1,4 @@
-"""P1's named peers: environments of their own under ``.bench``, and how each is asked for the reference work."""
+"""P1's peers: their environments and requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.processes import BENCH_FOLDER, ROOT, SERVER_CORE, StartError, mo
 
 INSTALL_TIMEOUT_S = 1800
 RAW = ", raw body"
-"""How the names of those end that are asked for their fastest way, with the bytes as they are."""
+"""The suffix of peers that take raw bytes, their fastest way."""
 
 JSON = "Content-Type: application/json"
 GRPC = "/inference.GRPCInferenceService/ModelInfer"
@@ -31,13 +31,13 @@ class Peer:
     """Another server.
 
     Attributes:
-        environment: its environment in ``tools/environment.py``; empty runs in ours.
+        environment: its environment in ``tools/environment.py``; empty means ours.
         module: the file in ``benchmarks/servers``, and its arguments.
-        path: where it is asked.
-        encode: an array to a body, as a client of it has to.
-        decode: an answer's body back to an array.
-        header: of the request; empty speaks gRPC.
-        keep_alive: whether it keeps a connection for the next request.
+        path: of its requests.
+        encode: converts an array to a body, as its clients do.
+        decode: converts an answer's body to an array.
+        header: of the request; empty for gRPC.
+        keep_alive: whether it keeps connections open.
     """
 
     name: str
@@ -98,7 +98,7 @@ def _floats(body: bytes) -> object:
 
 
 def _grpc(values: np.ndarray) -> bytes:
-    """One element of BYTES: of FP32 or of raw contents MLServer makes a Python number each."""
+    """Return a gRPC request with one BYTES element."""
     field = protobuf.field
     contents = field(8, values.tobytes())
     tensor = field(1, "x") + field(2, "BYTES") + field(3, b"\1") + field(5, contents)
@@ -173,17 +173,17 @@ def ensure(peer: Peer, *, install: bool) -> None:
         install: whether packages may be fetched for it.
 
     Raises:
-        StartError: it is not there and cannot be made.
+        StartError: it is missing and can't be created.
     """
     if peer.environment:
         ensure_environment(peer.environment, install=install)
 
 
 def ensure_environment(name: str, *, install: bool) -> str:
-    """Make an environment of ``tools/environment.py``, unless it is there; gives its interpreter.
+    """Create an environment if missing; return its interpreter.
 
     Raises:
-        StartError: it is not there and cannot be made.
+        StartError: it is missing and can't be created.
     """
     python = ROOT / environments().ENVIRONMENTS[name].folder / "bin" / "python"
     if not install and not python.exists():
@@ -197,7 +197,7 @@ def ensure_environment(name: str, *, install: bool) -> str:
 
 @functools.cache
 def _install(environment: str) -> str:
-    """Make an environment; empty, or why it cannot be made. Two peers that share one ask once."""
+    """Create an environment once; return the error, if any."""
     if not environments().is_current(environment):
         folder = environments().ENVIRONMENTS[environment].folder
         print(
@@ -216,7 +216,7 @@ def _install(environment: str) -> str:
 
 
 def reason_of(errors: str) -> str:
-    """pip's last word on why it failed; else the last line that says more than ``tools/environment.py`` does."""
+    """Return the most useful line of an error output."""
     lines = [
         line
         for line in errors.strip().splitlines()

@@ -1,4 +1,4 @@
-"""I1 and V2: what we add to what a photo costs without us: as far as the model's input, and as far as its labels."""
+"""I1 and V2: our share of a photo's cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ NO_MOBILENET = "left out: there is no MobileNet among public test models (tests/
 
 
 def run() -> list[Comparison]:
-    """Compare for a photo as it is and one that was taken sideways, into float and into uint8 inputs."""
+    """Compare upright and rotated photos, into float and uint8."""
     cases = [
         ("upright, to FP32", "FP32", 1),
         ("upright, to UINT8", "UINT8", 1),
@@ -70,12 +70,11 @@ def _compare(what: str, datatype: str, orientation: int) -> Comparison:
 
 
 def run_v2(effort: Effort) -> list[Result]:
-    """The bytes of the file in, labels or the drawn picture out, by our Python client over the socket."""
+    """Measure from a file's bytes to labels or a picture."""
     file = find_mobilenet()
     if file is None:
         return [Missing("V2", "12 MP JPEG to labels", NO_MOBILENET)]
     body = photo(SIDEWAYS)
-    alone: dict[str, list[float]] = {name: [] for name in ("plain", *DRAWINGS)}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "photo.jpg").write_bytes(body)
@@ -84,53 +83,71 @@ def run_v2(effort: Effort) -> list[Result]:
         stack.enter_context(pinned(CLIENT_CORE))
         ours = stack.enter_context(our_server(folder / "models", "--threads", "1"))
         script = ("labels", "pillow", str(file), str(folder / "photo.jpg"))
-        child, _ = stack.enter_context(module(*script))
         client = stack.enter_context(
             Client(f"socket://127.0.0.1:{ours.socket}", token_file=NO_TOKEN)
         )
-        check_labels(child, client.predict("mobilenet", body))
+        floors = _start_floors(stack, client, body, script)
         sides: dict[str, Callable[[], object]] = {
             "plain": lambda: client.predict("mobilenet", body),
-            "alone": lambda: alone["plain"].append(ask(child, "") / 1e3),
+            "alone": floors["plain"].measure,
         }
         for kind in DRAWINGS:
-            query = ",".join(
-                map(
-                    str,
-                    _kind_and_size(client.predict("mobilenet", body, annotate=kind)),
-                )
-            )
-            drawing, _ = stack.enter_context(module(*script, query))
             sides[kind] = partial(client.predict, "mobilenet", body, annotate=kind)
-            sides[f"{kind} alone"] = lambda kind=kind, drawing=drawing: alone[
-                kind
-            ].append(ask(drawing, "") / 1e3)  # type: ignore[misc]
+            sides[f"{kind} alone"] = floors[kind].measure
         samples = interleave(sides, effort.of(0.1))
-    plain, *drawn = (
-        [latency / 1e3 for latency in samples[name]] for name in ("plain", *DRAWINGS)
-    )
-    floor, against = (
-        {name: times[-len(plain) :] for name, times in alone.items()},
-        "Pillow, NumPy, model, one process",
-    )
-    what = "12 MP JPEG to labels, over the socket"
+    return _v2_results(samples, floors)
+
+
+def _start_floors(
+    stack: ExitStack, client: Client, body: bytes, script: tuple[str, ...]
+) -> dict[str, _Floor]:
+    """Start a script for plain answers, and one for each kind of drawing."""
+    child, _ = stack.enter_context(module(*script))
+    check_labels(child, client.predict("mobilenet", body))
+    floors = {"plain": _Floor(child)}
+    for kind in DRAWINGS:
+        picture = client.predict("mobilenet", body, annotate=kind)
+        query = ",".join(map(str, _kind_and_size(picture)))
+        drawing, _ = stack.enter_context(module(*script, query))
+        floors[kind] = _Floor(drawing)
+    return floors
+
+
+class _Floor:
+    """A script without a server; it measures its own runs in milliseconds."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self.samples: list[float] = []
+
+    def measure(self) -> None:
+        """Run the script once."""
+        self.samples.append(ask(self._child, "") / 1e3)
+
+
+def _v2_results(
+    samples: Mapping[str, list[float]], floors: Mapping[str, _Floor]
+) -> list[Result]:
+    against = "Pillow, NumPy, model, one process"
+    plain = [latency / 1e3 for latency in samples["plain"]]
+    count = len(plain)  # the floors' samples begin with those of the warm-up
+    title = "12 MP JPEG to labels, over the socket"
+    floor = floors["plain"].samples[-count:]
     results: list[Result] = [
-        Comparison("V2", what, "ms", plain, floor["plain"], PLAIN_GOAL, against=against)
+        Comparison("V2", title, "ms", plain, floor, PLAIN_GOAL, against=against)
     ]
-    for kind, times in zip(DRAWINGS, drawn, strict=True):
-        what = f"the same, drawn ({kind.upper()})"
-        results += [
+    for kind in DRAWINGS:
+        times = [latency / 1e3 for latency in samples[kind]]
+        floor = floors[kind].samples[-count:]
+        title = f"the same, drawn ({kind.upper()})"
+        results.append(
             Comparison(
-                "V2",
-                what,
-                "ms",
-                times,
-                floor[kind],
-                DRAWN_GOAL,
-                against=f"{against}, drawn",
-            ),
-            Comparison("V2", what, "ms", times, plain, None, against="undrawn"),
-        ]
+                "V2", title, "ms", times, floor, DRAWN_GOAL, against=f"{against}, drawn"
+            )
+        )
+        results.append(
+            Comparison("V2", title, "ms", times, plain, None, against="undrawn")
+        )
     return results
 
 
@@ -142,7 +159,7 @@ def _kind_and_size(file: bytes) -> tuple[str, int, int]:
 
 
 def check_labels(child: subprocess.Popen[bytes], answer: dict[str, Any]) -> None:
-    """Make sure that the module ``labels`` answers as we do: other work would have another cost.
+    """Check that the module ``labels`` answers like the server.
 
     Raises:
         RuntimeError: it does not.
@@ -161,7 +178,7 @@ def check_labels(child: subprocess.Popen[bytes], answer: dict[str, Any]) -> None
 
 
 def pillow_alone(body: bytes) -> Any:
-    """Return the pixels of a JPEG in the model's size: scaled in the decoder, upright."""
+    """Return an upright JPEG's pixels in the model's size."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(body)) as image:
@@ -173,9 +190,10 @@ def pillow_alone(body: bytes) -> Any:
 def pillow_drawn(
     body: bytes, entries: list[dict[str, Any]], kind: str, width: int, height: int
 ) -> bytes:
-    """Return the photo of that width with labels and bars below it, ``height`` pixels in all, as a file of a kind.
+    """Return the encoded photo with labels and bars below.
 
-    It is decoded anew, as we do: the model's input from the larger picture would give other scores.
+    The file is decoded again, like in our server: scaling the larger picture would change
+    the scores.
     """
     from PIL import Image, ImageDraw, ImageFont, ImageOps
 
@@ -216,7 +234,7 @@ def photo(orientation: int, size: tuple[int, int] = (WIDTH, HEIGHT)) -> bytes:
 
 
 def scene(width: int, height: int) -> Any:
-    """A picture with the detail of a photo: soft shapes, edges and the sensor's noise."""
+    """Return a picture with a photo's detail and noise."""
     from PIL import Image
 
     random = np.random.default_rng(12)

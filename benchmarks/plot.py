@@ -1,6 +1,6 @@
 """Plots of a run: ``python -m benchmarks.plot build/benchmarks.json docs/images``.
 
-Needs matplotlib, which only the environment of the benchmarks has.
+It needs matplotlib, which only the environment of the benchmarks has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 COLOURS = 64
-"""A palette keeps a plot at a quarter of the bytes; the source distribution holds the plots."""
+"""A palette reduces plots to a quarter; the source distribution contains them."""
 
 AXES = {
     "payload": (
@@ -41,11 +41,11 @@ OTHER = ("#222222", "")
 """Floors: dashed."""
 
 CLOSE = 2.5
-"""Payloads nearer to each other by this factor have their labels one below the other."""
+"""Payloads closer than this factor have staggered labels."""
 
 
 def main(source: Path, folder: Path) -> int:
-    """Draw what the run holds; says which plots were made."""
+    """Draw the run's curves; return the exit code."""
     content = json.loads(source.read_text(encoding="utf-8"))
     curves = [item for item in content["results"] if item["kind"] == "curve"]
     if not curves:
@@ -66,7 +66,7 @@ def main(source: Path, folder: Path) -> int:
 
 
 def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> None:
-    """Medians as lines, the middle half of the samples as a band, both axes logarithmic."""
+    """Draw medians with quartile bands on logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,24 +74,10 @@ def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> No
     from PIL import Image
 
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    # In the legend they stand as they do at the right end.
-    for number, curve in enumerate(
-        sorted(curves, key=lambda curve: -statistics.median(curve["samples"][-1]))
-    ):
-        colour, marker = STYLES.get(curve["side"], OTHER)
-        medians = [statistics.median(kept) / 1e3 for kept in curve["samples"]]
-        low, high = zip(*(_quarters(kept) for kept in curve["samples"]), strict=True)
-        axes.fill_between(curve["points"], low, high, color=colour, alpha=0.15, lw=0)
-        width = 2.5 if curve["side"].startswith("pocketserve") else 1.2
-        line = "-" if marker else ("--", ":")[number % 2]
-        axes.plot(
-            curve["points"],
-            medians,
-            marker + line,
-            color=colour,
-            lw=width,
-            label=curve["side"],
-        )
+    # The legend has the order of the curves' right ends.
+    ordered = sorted(curves, key=lambda curve: -statistics.median(curve["samples"][-1]))
+    for number, curve in enumerate(ordered):
+        _draw_curve(axes, curve, number)
     axes.set(
         xscale="log",
         yscale="log",
@@ -99,12 +85,10 @@ def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> No
         ylabel="milliseconds (median, middle half)",
     )
     points = sorted({point for curve in curves for point in curve["points"]})
-    axes.set_xticks(
-        points,
-        _sizes(points)
-        if curves[0]["axis"] == "payload"
-        else [f"{point:g}" for point in points],
-    )
+    labels = [f"{point:g}" for point in points]
+    if curves[0]["axis"] == "payload":
+        labels = _sizes(points)
+    axes.set_xticks(points, labels)
     axes.xaxis.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title(title, fontsize=10)
@@ -116,8 +100,19 @@ def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> No
         drawn.convert("RGB").quantize(COLOURS).save(path, optimize=True)
 
 
+def _draw_curve(axes: Any, curve: dict[str, Any], number: int) -> None:
+    side, points, samples = curve["side"], curve["points"], curve["samples"]
+    colour, marker = STYLES.get(side, OTHER)
+    medians = [statistics.median(times) / 1e3 for times in samples]
+    low, high = zip(*(_quarters(times) for times in samples), strict=True)
+    axes.fill_between(points, low, high, color=colour, alpha=0.15, lw=0)
+    width = 2.5 if side.startswith("pocketserve") else 1.2
+    line = "-" if marker else ("--", ":")[number % 2]
+    axes.plot(points, medians, marker + line, color=colour, lw=width, label=side)
+
+
 def _sizes(points: list[float]) -> list[str]:
-    """Of two that are close the second stands a line lower: side by side they would touch."""
+    """Return labels, the second of two close ones lower."""
     said = [_size(point) for point in points]
     for number, (one, other) in enumerate(itertools.pairwise(points), 1):
         if other < CLOSE * one:

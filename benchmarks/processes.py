@@ -1,4 +1,4 @@
-"""Server processes for the benchmarks, pinned to a core where the system allows it."""
+"""Server processes for the benchmarks, pinned to a core."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ BENCH_FOLDER = ROOT / ".bench"
 """Environments of peers, generated models and the servers' state; git ignores it."""
 
 NO_TOKEN = Path(os.devnull)
-"""The servers here ask for none, and a client that has one would not talk to them."""
+"""These servers need no token, and a client with one would reject them."""
 
 CLIENT_CORE, SERVER_CORE = 0, 1
-CPUCLOCK_SCHED = 2  # Linux's clock of a whole process, by its id
+CPUCLOCK_SCHED = 2  # Linux's clock of a process, by its id
 
 
 class NotHere(RuntimeError):
-    """Something that this system does not tell, so that a benchmark cannot be made here."""
+    """This system lacks something that a benchmark needs."""
 
 
 class StartError(RuntimeError):
-    """A server that did not start; the text is the end of its log."""
+    """A server didn't start; the text is its log's end."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Ours:
 
 
 def cores() -> list[int]:
-    """The cores that this process may use; empty where the system does not say."""
+    """Return this process's cores; empty if unknown."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
@@ -58,11 +58,11 @@ def arrange(
     speed: Callable[[int], int | None],
     twins: Callable[[int], set[int]],
 ) -> list[int]:
-    """The cores with the two that are measured on in front: both of the fastest kind, and not halves of one core.
+    """Return the cores, the two for measurements first.
 
     Args:
-        speed: a core's top speed in kHz; None where it is not known.
-        twins: the cores that share one with this one (hyper-threads), itself among them.
+        speed: returns a core's top speed in kHz; None if unknown.
+        twins: returns the hyper-threads of a core's physical core, including itself.
     """
     ordered = sorted(cores, key=lambda core: -(speed(core) or 0))
     top = [core for core in ordered if speed(core) == speed(ordered[0])]
@@ -111,22 +111,22 @@ def pinning() -> str:
 
 
 def pin(pid: int, core: int) -> None:
-    """Keep a process on one core, so that the scheduler's choices are not what is measured."""
+    """Pin a process to one core."""
     if len(ALL_CORES) > 1:
         os.sched_setaffinity(pid, {ALL_CORES[core % len(ALL_CORES)]})
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what a process has had of all cores so far, threads that have ended included."""
+    """Return a process's CPU time, ended threads included."""
     if not Path(
         "/proc/self/task"
-    ).exists():  # elsewhere the number is another clock's, or none's
+    ).exists():  # elsewhere the number means another clock or none
         raise NotHere("this system does not tell what a process has had of the cores")
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
 def _surroundings() -> dict[str, str]:
-    """Ours, but bytecode is kept as on any device: else each start compiles our sources, and ours only."""
+    """Return the environment, with bytecode caching as on devices."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -135,7 +135,7 @@ def _surroundings() -> dict[str, str]:
 
 
 def release(pid: int) -> None:
-    """Let a server and all processes of its session run on every core again."""
+    """Let a server's session use every core again."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # one that ended meanwhile
             session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
@@ -145,7 +145,7 @@ def release(pid: int) -> None:
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """Keep this thread, and all children that it starts meanwhile, on one core."""
+    """Pin this thread and its new children to one core."""
     before = cores()
     pin(0, core)
     try:
@@ -163,15 +163,15 @@ def process(
     log: IO[bytes] | None = None,
     output: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A child on a core of its own, with all the children it will have; it is ended at the end.
+    """Run a child and its descendants on a separate core.
 
     Args:
         core: None lets it run on every core.
-        output: takes its standard output; None keeps that for whoever reads it.
-        log: takes its standard error; None keeps that for the error.
+        output: gets its standard output; None leaves it to the caller.
+        log: gets its standard error; None keeps it for the error message.
 
     Raises:
-        StartError: of whoever uses it, with the end of the child's log.
+        StartError: with the end of the child's log.
     """
     surroundings = {
         **_surroundings(),
@@ -214,7 +214,7 @@ def process(
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End it with all processes that it has started: some peers leave theirs behind."""
+    """End a process with all its descendants."""
     _signal_group(child.pid, signal.SIGTERM)
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -290,7 +290,7 @@ def script(
     environment: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """A Python script; gives its process id and the first line that it prints."""
+    """Run a Python script; yield pid and first line."""
     with process(
         [sys.executable, "-c", code, *arguments], environment=environment, log=log
     ) as child:
@@ -305,7 +305,7 @@ def module(
     core: int | None = SERVER_CORE,
     python: str = sys.executable,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """One of the modules in ``benchmarks/servers``; gives its process and the port that it prints once it listens.
+    """Run a module of ``benchmarks/servers``; yield process and port.
 
     Raises:
         StartError: it printed none.
@@ -333,7 +333,7 @@ def free_port() -> int:
 
 @contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Hold servers and all their processes still: some poll even when nobody asks, on the core that is measured."""
+    """Suspend servers, some of which poll when idle."""
     for pid in pids:
         _signal_group(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""As much of protobuf as a request, an answer and a small ONNX model take."""
+"""The parts of protobuf that requests and small models need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def field(number: int, content: bytes | str | int) -> bytes:
 
 
 def fields(message: bytes) -> dict[int, bytes]:
-    """The last field of each number that holds bytes; numbers themselves are passed over."""
+    """Return the last bytes field of each number."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(message):

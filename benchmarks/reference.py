@@ -1,8 +1,9 @@
-"""The reference work: tiny models whose cost is almost nothing, so that what is left is the server's own.
+"""The reference work: tiny models with negligible cost.
 
-``echo-N`` takes N bytes of FP32 and gives 1,001 FP32 (4,004 B): a fixed ramp times the input's first element. As
-TensorFlow Lite it is three operators (SLICE, MUL, RESHAPE); the floors and peers compute the same with NumPy.
-``work`` and ``work-heavy`` take 2,048 B and multiply it with a matrix again and again: real computing.
+``echo-N`` takes N bytes of FP32 and returns 1,001 FP32 (4,004 B): a fixed ramp times the
+input's first element. In TensorFlow Lite it has three operators (SLICE, MUL, RESHAPE);
+the floors and peers compute the same with NumPy. ``work`` and ``work-heavy`` take 2,048 B
+and multiply it repeatedly by a matrix.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def ramp_times(values: Any) -> Any:
 
 
 def write_models(folder: Path) -> Path:
-    """Write all reference models as bare files into a folder, unless they are there; returns the folder."""
+    """Write missing reference models; return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in SIZES.items():
         write_once(folder / f"{name}.tflite", lambda count=count: echo_model(count))
@@ -48,13 +49,13 @@ def write_models(folder: Path) -> Path:
 
 
 def write_once(path: Path, make: Any) -> None:
-    """Write what ``make()`` gives, unless the file exists."""
+    """Write the result of ``make()``, unless the file exists."""
     if not path.exists():
         path.write_bytes(make())
 
 
 class Graph:
-    """A TensorFlow Lite graph under construction, in the object form of the FlatBuffer that ai-edge-litert ships."""
+    """A TensorFlow Lite graph under construction."""
 
     def __init__(self) -> None:
         from ai_edge_litert import schema_py_generated as schema
@@ -74,7 +75,7 @@ class Graph:
         """Add a tensor, constant when it has values; returns its index.
 
         Args:
-            free: its first dimension may be any.
+            free: whether its first dimension is dynamic.
         """
         item = self.schema.TensorT()
         item.name, item.shape, item.buffer = name.encode(), list(shape), 0
@@ -119,7 +120,7 @@ class Graph:
 
 
 def echo_model(count: int) -> bytes:
-    """``ramp_times`` for inputs of so many elements; the photo's has the shape [1, 3, 112, 112]."""
+    """Return ``ramp_times`` for inputs of a size."""
     shape = [1, 3, 112, 112] if count == PHOTO else [1, 1, 1, count]
     graph = Graph()
     image = graph.tensor("x", shape)
@@ -146,7 +147,7 @@ def work_model(layers: int, *, free: bool = False) -> bytes:
     """A chain of fully connected layers that share one matrix.
 
     Args:
-        free: it takes any number of rows.
+        free: whether it takes any number of rows.
     """
     graph = Graph()
     weights = graph.tensor("weights", [WORK_WIDTH, WORK_WIDTH], work_matrix())

@@ -1,4 +1,4 @@
-"""The table that is printed, and the file with everything that was measured."""
+"""The printed table, and the file of all measurements."""
 
 from __future__ import annotations
 
@@ -29,62 +29,76 @@ SLOWEST = 10
 """Modules whose import is printed."""
 
 P99_LEAST = 200
-"""Samples from which a 99th percentile is printed."""
+"""The least number of samples for a 99th percentile."""
 
 VERSIONS = ("numpy", "flask", "waitress", "ai-edge-litert")
 
 
 def show(results: Sequence[Result]) -> None:
-    """The machine, one line a comparison, what is missing, what grows with what, and how many goals are met."""
-    here = machine()
-    print(
-        f"\n{here['processor'] or here['platform']}, {plural(here['cores'], 'core')}; {here['pinning']}"
+    """Print the machine, comparisons, growth and goals."""
+    _show_machine()
+    heads = (
+        f"{'':4}{'what':48}{'ours':>9}{'p99':>9}{'':4}  "
+        f"{'against':34}{'median':>9}{'p99':>9}{'':4}"
     )
-    print(
-        f"Python {platform.python_version()}, {here['platform']}; load before the first benchmark {here['load']:.2f}"
-    )
-    heads = f"{'':4}{'what':48}{'ours':>9}{'p99':>9}{'':4}  {'against':34}{'median':>9}{'p99':>9}{'':4}"
     print(f"\n{heads}{'ratio':>7}{'goal':>8}")
     for item in results:
         if isinstance(item, Comparison):
             _show_comparison(item)
         elif isinstance(item, Missing):
-            print(
-                f"{item.name:4}{item.what:48}{'—':>9}  not measured: {item.why[-300:]}"
-            )
+            reason = item.why[-300:]
+            print(f"{item.name:4}{item.what:48}{'—':>9}  not measured: {reason}")
     for item in results:
         if isinstance(item, Growth):
-            print(
-                f"{item.name:4}{item.what}: {item.slope:.4g} {item.unit} per {item.per}, from {item.start:.4g} "
-                f"{item.unit} (R² {item.r2:.3f}, {len(item.points)} points{_steepest(item)})"
-            )
+            _show_growth(item)
         elif isinstance(item, Curve):
-            medians = ", ".join(
-                f"{p:g}: {m:.0f}"
-                for p, m in zip(item.points, item.medians, strict=True)
-            )
-            print(f"{item.name:4}{item.side} by {item.axis}, {item.unit}: {medians}")
+            _show_curve(item)
         elif isinstance(item, Imports):
             _show_imports(item)
-    verdicts = [
-        item.verdict
-        for item in results
-        if isinstance(item, Comparison) and item.verdict
-    ]
+    _show_goals(results)
+
+
+def _show_machine() -> None:
+    here = machine()
+    processor = here["processor"] or here["platform"]
+    print(f"\n{processor}, {plural(here['cores'], 'core')}; {here['pinning']}")
+    print(
+        f"Python {platform.python_version()}, {here['platform']}; "
+        f"load before the first benchmark {here['load']:.2f}"
+    )
+
+
+def _show_growth(item: Growth) -> None:
+    print(
+        f"{item.name:4}{item.what}: {item.slope:.4g} {item.unit} per {item.per}, "
+        f"from {item.start:.4g} {item.unit} "
+        f"(R² {item.r2:.3f}, {len(item.points)} points{_steepest(item)})"
+    )
+
+
+def _show_curve(item: Curve) -> None:
+    texts = []
+    for point, median in zip(item.points, item.medians, strict=True):
+        texts.append(f"{point:g}: {median:.0f}")
+    print(f"{item.name:4}{item.side} by {item.axis}, {item.unit}: {', '.join(texts)}")
+
+
+def _show_goals(results: Sequence[Result]) -> None:
+    verdicts = [item.verdict for item in results if isinstance(item, Comparison)]
     missing = sum(isinstance(item, Missing) for item in results)
     print(
-        f"\ngoals: {verdicts.count('met')} met, {verdicts.count('MISSED')} missed; not measured: {missing}"
+        f"\ngoals: {verdicts.count('met')} met, {verdicts.count('MISSED')} missed; "
+        f"not measured: {missing}"
     )
 
 
 def _steepest(item: Growth) -> str:
-    """Return where it grows most against a line through zero: 1 is in proportion, 2 is with the square."""
+    """Return the steepest growth: 1 is linear, 2 quadratic."""
     step = item.steepest
-    return (
-        ""
-        if step is None
-        else f"; steepest step {step[0]:.3g} to {step[1]:.3g}: to the power of {step[2]:.2f}"
-    )
+    if step is None:
+        return ""
+    begin, end, power = step
+    return f"; steepest step {begin:.3g} to {end:.3g}: to the power of {power:.2f}"
 
 
 def _show_comparison(item: Comparison) -> None:
@@ -100,7 +114,7 @@ def _show_comparison(item: Comparison) -> None:
 
 
 def _p99(item: Comparison, samples: Sequence[float]) -> str:
-    """Beside a median, where there are samples enough for one in a hundred to be more than the worst."""
+    """Return the 99th percentile, if there are enough samples."""
     if item.statistic != "median" or len(samples) < P99_LEAST:
         return f"{'':9}"
     return f"{summary(samples, 'p99'):>9.1f}"
@@ -131,9 +145,9 @@ def write(path: Path, results: Sequence[Result]) -> None:
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """Return what the numbers depend on, as it was when this was asked first.
+    """Describe the machine, as first measured.
 
-    A load above 0 means that somebody else was working too.
+    A load above 0 means that other programs were running.
     """
     return {
         "platform": platform.platform(),

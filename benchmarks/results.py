@@ -42,7 +42,7 @@ def main(source: Path, target: Path) -> int:
 
 
 def page(content: dict[str, Any]) -> Iterator[str]:
-    """Its lines, from what :func:`benchmarks.report.write` wrote."""
+    """Return the page's lines from the report's file."""
     here, results = content["machine"], content["results"]
     system, python = (
         here["platform"].partition("-")[0],

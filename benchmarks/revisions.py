@@ -1,8 +1,8 @@
-"""The server of another commit and this one, asked in turn: what the changes since then did to speed and memory.
+"""Speed and memory of another commit against this one.
 
-``python -m benchmarks --against COMMIT`` runs the benchmarks below. The other commit's sources are unpacked
-under ``.bench/revisions``; both servers run with the packages of this environment, on one core, and are asked by the
-same calls.
+``python -m benchmarks --against COMMIT`` runs the benchmarks below. The other commit's
+sources are unpacked under ``.bench/revisions``. Both servers run with the packages of
+this environment on one core, and get the same requests.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def benchmarks(commit: str) -> Mapping[str, Callable[[Effort], list[Result]]]:
 
 
 def unpacked(commit: str) -> Path:
-    """Unpack the server and the client of a commit, once; the folder is named after the commit's short hash.
+    """Unpack server and client of a commit once.
 
     Raises:
         ValueError: git knows no such commit.
@@ -114,7 +114,7 @@ def _git(*arguments: str) -> bytes:
 
 
 def _server(tree: Path, folder: Path) -> AbstractContextManager[Ours]:
-    """Start the server of a tree; both sides get their path in the same way, and a state folder of their own."""
+    """Start a tree's server with a state folder of its own."""
     path = os.pathsep.join(str(tree / part) for part in ("server", "client"))
     state = str(BENCH_FOLDER / "revisions" / f"state-{tree.name}")
     return our_server(
@@ -185,7 +185,7 @@ def _case(size: str, transport: Callable[[str], Opener]) -> Case:
 
 
 def _real_models() -> Iterator[Case]:
-    """Each MobileNet that is here, else the embedded digits: what it is, a folder with it, and how it is asked."""
+    """Return each available MobileNet, or the embedded digits."""
     found = [
         model_work.find_mobilenet(name)
         for name in (model_work.FLOAT, model_work.QUANTIZED)
@@ -214,7 +214,7 @@ def _real_models() -> Iterator[Case]:
 def _rates(
     name: str, sides: Mapping[str, Path], against: str, effort: Effort
 ) -> Iterator[Result]:
-    """Eight connections to one server at a time, in blocks by turns: the small tensor, and the models."""
+    """Measure eight connections to each server in alternating blocks."""
     small, *over_http = _case("small", _http)
     for what, folder, opener in (
         _case("small", _socket),
@@ -255,14 +255,14 @@ def _rate_samples(
 
 
 def _in_turn(sides: Mapping[str, Path], turn: int) -> list[str]:
-    """Return the sides; the one that comes first changes from turn to turn."""
+    """Return the sides, in an order that alternates."""
     return list(sides)[:: 1 if turn % 2 else -1]
 
 
 def _memory(
     name: str, sides: Mapping[str, Path], against: str, effort: Effort
 ) -> Result:
-    """Resident memory with one model loaded by one answer over each transport."""
+    """Measure resident memory with one loaded model."""
     samples: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(min(MEMORY_ROUNDS, effort.rounds)):
         with _servers(sides, models()) as servers:
@@ -288,7 +288,7 @@ def _memory(
 def _start(
     name: str, sides: Mapping[str, Path], against: str, effort: Effort
 ) -> Result:
-    """From process start to the first answer; the first round, which writes bytecode, is left out."""
+    """Measure from process start to the first answer."""
     samples: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(min(START_ROUNDS, effort.rounds) + 1):
         for side in _in_turn(sides, turn):
@@ -311,7 +311,7 @@ def _start(
 def _idle(
     name: str, sides: Mapping[str, Path], against: str, effort: Effort
 ) -> list[Result]:
-    """CPU time and wake-ups of each server while nobody asks; either may be 0, so each is held against the limit."""
+    """Compare each idle server's CPU time with the limit."""
     found: list[Result] = []
     for side, tree in sides.items():
         of = "" if side == "ours" else f", {against}"

@@ -1,4 +1,4 @@
-"""Samples of two sides that were measured in turn, and what is said of them."""
+"""Interleaved samples of two sides, and their statistics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Comparison:
     Attributes:
         name: the goal's name, such as H1.
         ours, floor: samples in ``unit``; a limit that is no measurement is a floor of one sample.
-        goal: what the ratio is held against; None only reports.
+        goal: for the ratio; None only reports.
         rule: ``most``: ours / floor must not exceed the goal. ``faster``: floor / ours must reach it.
             ``least``: ours / floor must reach it.
-        against: what the floor is.
+        against: the title of the floor.
         statistic: ``median`` or ``p99``, of both sides.
     """
 
@@ -36,17 +36,17 @@ class Comparison:
 
     @property
     def ours_median(self) -> float:
-        """Return what our samples come to."""
+        """Return our samples' median."""
         return summary(self.ours, self.statistic)
 
     @property
     def floor_median(self) -> float:
-        """Return what the floor's samples come to."""
+        """Return the floor's median."""
         return summary(self.floor, self.statistic)
 
     @property
     def ratio(self) -> float:
-        """Return how many times the floor we take; with the rule ``faster``, how many times faster we are."""
+        """Return our time relative to the floor's, or the inverse."""
         ours, floor = self.ours_median, self.floor_median
         return floor / ours if self.rule == "faster" else ours / floor
 
@@ -95,7 +95,7 @@ class Curve:
     """One side's samples along an axis, for the plots.
 
     Attributes:
-        axis: what grows: ``payload`` (bytes) or ``connections``.
+        axis: ``payload`` (bytes) or ``connections``.
         samples: for each point the samples in ``unit``.
         rate: for each point requests per second, where they were counted.
     """
@@ -114,7 +114,7 @@ class Curve:
         return [statistics.median(kept) for kept in self.samples]
 
     def to_json(self) -> dict[str, Any]:
-        """The curve with its raw samples, and their percentiles at each point."""
+        """Return raw samples and percentiles at each point."""
         return {
             "kind": "curve",
             **vars(self),
@@ -124,7 +124,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Growth:
-    """A straight line through measurements: what one more of something costs.
+    """A straight line through measurements.
 
     Attributes:
         unit: of the values; the slope is in ``unit`` per ``per``.
@@ -142,14 +142,14 @@ class Growth:
     r2: float
 
     def to_json(self) -> dict[str, Any]:
-        """The line and what it was drawn through."""
+        """Return the line and its measurements."""
         return {"kind": "growth", **vars(self), "steepest": self.steepest}
 
     @property
     def steepest(self) -> tuple[float, float, float] | None:
-        """The step with the fastest growth: from, to, and the power of the axis by which the values grow there.
+        """Return the step with the fastest growth, and its power.
 
-        1 is in proportion to the axis, and less where a fixed cost is part of it; None where values are not above 0.
+        A power of 1 is proportional; a fixed cost lowers it. None if values aren't positive.
         """
         if min(self.points) <= 0 or min(self.values) <= 0 or len(self.points) < 2:
             return None
@@ -165,7 +165,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Imports:
-    """What was imported until the first answer; microseconds that each module took by itself.
+    """Microseconds of each module until the first answer.
 
     Attributes:
         own: the part of ``ours`` that is of our own packages, the slowest first.
@@ -194,7 +194,7 @@ def summary(samples: Sequence[float], statistic: str) -> float:
 
 
 def percentiles(samples: Sequence[float]) -> dict[str, float]:
-    """Return what a reader of the file wants first."""
+    """Return the most useful percentiles."""
     return {name: summary(samples, name) for name in ("p50", "p90", "p99")} | {
         "samples": len(samples)
     }

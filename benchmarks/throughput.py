@@ -1,6 +1,6 @@
-"""Q1: requests a second over HTTP: our server, and a Triton with our engine in its Python backend.
+"""Q1: requests a second over HTTP, ours and Triton's.
 
-Both are asked by connections that never pause, with the binary tensors that Triton's own client would send.
+Connections send requests without pauses, with the binary tensors of Triton's client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one way in which latencies are taken: all sides in turn, again and again."""
+"""Latencies of all sides, measured in turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Effort:
     Attributes:
         rounds: samples of each side.
         warm_up: calls before the first sample.
-        seconds: no more rounds begin after so long; ``least`` rounds are made all the same.
+        seconds: no round begins after this time, except for the ``least`` first ones.
     """
 
     rounds: int = 1500
@@ -24,7 +24,7 @@ class Effort:
     least: int = 5
 
     def of(self, share: float) -> Effort:
-        """A part of the effort, for what is slow or repeated."""
+        """Return a part of the effort for slow benchmarks."""
         return Effort(
             max(self.least, int(self.rounds * share)),
             max(2, int(self.warm_up * share)),
@@ -55,12 +55,14 @@ def interleave(
             began = time.perf_counter()
             call()
             samples[name].append((time.perf_counter() - began) * 1e6)
-        turns = turns[1:] + turns[:1]  # nobody always comes after the same side
+        turns = (
+            turns[1:] + turns[:1]
+        )  # so that no side always follows the same other one
         done += 1
     return samples
 
 
 def say(what: str) -> None:
-    """Show on a terminal what is being done, in a line that the next one replaces. Between measurements only."""
+    """Show progress on a terminal, between measurements only."""
     if sys.stderr.isatty():
         print(f"\r\033[K    {what} …\r", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The real Triton of the wheel nvidia-pytriton, with our engine in its Python backend."""
+"""The real Triton, with our engine in its Python backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END_TIMEOUT_S = 30.0
 
 @contextmanager
 def triton(models: Path, *, core: int | None = SERVER_CORE) -> Iterator[int]:
-    """Export a models folder, and serve what came of it; gives the HTTP port. A model runs on one thread.
+    """Export and serve a models folder; yield the HTTP port.
 
     Args:
         core: None lets it run on every core.
@@ -36,7 +36,7 @@ def triton(models: Path, *, core: int | None = SERVER_CORE) -> Iterator[int]:
         "PYTHONPATH": os.pathsep.join(
             map(str, (ROOT / "server", ROOT / "client", packages))
         ),
-        # What Triton's processes take for their interpreter is the first python3: trials of models run in it.
+        # Triton's processes use the first python3, which also runs trials of models.
         "PATH": os.pathsep.join((str(PYTHON.parent), os.environ["PATH"])),
         "POCKETSERVE_THREADS": "1",
     }
@@ -64,7 +64,7 @@ def triton(models: Path, *, core: int | None = SERVER_CORE) -> Iterator[int]:
             try:
                 yield port
             finally:
-                child.terminate()  # it alone: it ends its models' processes, in order
+                child.terminate()  # only the main process, which ends its models' processes in order
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(END_TIMEOUT_S)
 
@@ -80,9 +80,9 @@ def _packages() -> Path:
 
 
 def _command(packages: Path, folder: Path, port: int) -> list[str]:
-    """Return how to start Triton on the models in a folder; its Python backend is copied there.
+    """Return Triton's command for the models in a folder.
 
-    The wheel has a program of that backend for each version of Python.
+    The wheel has a build of that backend for each version of Python.
     """
     installed, backend = (
         packages / "pytriton" / "tritonserver",
@@ -93,7 +93,7 @@ def _command(packages: Path, folder: Path, port: int) -> list[str]:
         packages.parent.name.removeprefix("python"),
         "triton_python_backend_stub",
     )
-    # Beside its libraries, which it finds by its own path.
+    # Beside its libraries, which it finds relative to itself.
     (backend / program).symlink_to(
         installed / "python_backend_stubs" / version / program
     )

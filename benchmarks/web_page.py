@@ -1,14 +1,16 @@
-"""The page's live camera in a real Chromium: frames answered, age of an answer, and memory over many frames.
+"""The page's live camera in a real Chromium.
 
 Usage: python -m benchmarks.web_page [--frames 40000] [--folder models --model digits]
 
 ``make test-browser`` fetches the browser.
 
-Prints a line of JSON every thousand answers, and the figures with their goals at the end. Times are medians.
-``make`` is the JPEG of a frame, ``trip`` its request alone, ``age`` from the frame's coming to the page until its
-answer is there, ``drawn`` until the screen is drawn next. ``camera`` is what the frame took to come to the page, which
-the page cannot change. The charts keep ten minutes, so memory is compared with what it was after half of the frames:
-40,000 take 23 minutes at 30 a second. Nothing else should run meanwhile. No test asserts what is measured here.
+It prints a line of JSON every thousand answers, and the figures with their goals at the
+end. Times are medians: ``make`` of encoding a frame as JPEG, ``trip`` of its request,
+``age`` from the frame's arrival in the page to its answer, ``drawn`` to the next
+repaint. ``camera`` is the frame's delay before the page, which the page can't change.
+The charts keep ten minutes, so memory is compared with that after half of the frames:
+40,000 take 23 minutes at 30 a second. Nothing else should run meanwhile. No test asserts
+these figures.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERY = 1000  # answers between two looks at the memory
+EVERY = 1000  # answers between two measurements of memory
 MOST_FRAMES = 100_000
 AGE_GOAL, SHARE_GOAL, GROWTH_GOAL = 1.5, 0.9, 1.05
 LIMIT_MS = 120_000  # for a thousand answers
@@ -83,7 +85,7 @@ FIGURES = """() => {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; returns the exit code: a missed goal is printed, and no error."""
+    """Run it; print missed goals."""
     parser = argparse.ArgumentParser(
         description="The page's live camera in a real Chromium, over many frames."
     )
@@ -116,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(server: Ours, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Point the camera at the model; return a row every so many answers."""
+    """Show the model to the camera; return periodic figures."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -140,7 +142,7 @@ def measure(server: Ours, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _memory(page: Page, server: int) -> Callable[[], dict[str, float]]:
-    """Return what measures the page's heap, after its rubbish is collected, and the server's memory, in MB."""
+    """Return the page's heap and the server's memory in MB."""
     tools = page.context.new_cdp_session(page)
 
     def look() -> dict[str, float]:
@@ -152,7 +154,7 @@ def _memory(page: Page, server: int) -> Callable[[], dict[str, float]]:
 
 
 def report(rows: list[dict[str, Any]], settled: int) -> None:
-    """Print the figures and their goals. Memory is compared with what it was when it had settled."""
+    """Print the figures and their goals."""
     last = rows[-1]
     early = next(row for row in rows if row["answers"] >= settled)
     figures = [

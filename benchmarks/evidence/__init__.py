@@ -1,1 +1,1 @@
-"""Make models, measure them on several machines and check claims about converting: docs/generated/evidence.md."""
+"""Measure conversions and check claims for docs/generated/evidence.md."""

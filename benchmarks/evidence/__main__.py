@@ -1,4 +1,4 @@
-"""``make evidence``: make models, compare their versions on several machines, write docs/generated/evidence.md."""
+"""``make evidence``: measures conversions and writes docs/generated/evidence.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,25 @@ STEPS = ("models", *MACHINES, "page")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps that are named, all by default; return 1 if a machine could not be had."""
+    """Run the named steps; fail if a machine is missing."""
+    options = _parser().parse_args(arguments)
+    try:
+        subjects = available([name for name in options.models.split(",") if name])
+        steps = _chosen(options.steps)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    folders = Folders(options.folder)
+    if "models" in steps:
+        make_models(folders, subjects, options.results / CONVERSIONS, say)
+    code = _measure_all(folders, subjects, steps, options)
+    if "page" in steps:
+        PAGE.write_text(page(Evidence(*read_results(options.results))), "utf-8")
+        print(PAGE)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.evidence", description=__doc__
     )
@@ -40,56 +58,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure anew what an earlier run has measured",
+        help="repeat the measurements of an earlier run",
     )
     parser.add_argument(
         "--folder",
         type=Path,
         default=ROOT / "build" / "evidence",
-        help="where the work is kept",
+        help="the working folder",
     )
     parser.add_argument(
         "--results",
         type=Path,
         default=RESULTS,
-        help="where results are kept, small and public",
+        help="the folder of the small, public results",
     )
-    options = parser.parse_args(arguments)
-    try:
-        subjects = available([name for name in options.models.split(",") if name])
-        steps = _chosen(options.steps)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    folders, code = Folders(options.folder), 0
-    if "models" in steps:
-        make_models(folders, subjects, options.results / CONVERSIONS, say)
-    jobs = [
-        (MACHINES[name], subject)
-        for name in MACHINES
-        if name in steps
-        for subject in subjects
-    ]
+    return parser
+
+
+def _measure_all(
+    folders: Folders,
+    subjects: Sequence[Subject],
+    steps: Sequence[str],
+    options: argparse.Namespace,
+) -> int:
+    """Measure all subjects on the chosen machines; return 1 if one is missing."""
+    jobs = []
+    for name, machine in MACHINES.items():
+        if name in steps:
+            jobs += [(machine, subject) for subject in subjects]
     if options.again:
         for machine, subject in jobs:
-            (folders.raw / f"{machine.name}-{subject.name}.json").unlink(
-                missing_ok=True
-            )
+            _raw_result(folders, machine, subject).unlink(missing_ok=True)
+    code = 0
     for number, (machine, subject) in enumerate(jobs, 1):
         say(f"{number} of {len(jobs)}: {subject.name} on the {machine.title} …")
         code = max(code, _measure(folders, machine, subject, options))
-    if "page" in steps:
-        PAGE.write_text(page(Evidence(*read_results(options.results))), "utf-8")
-        print(PAGE)
     return code
+
+
+def _raw_result(folders: Folders, machine: Machine, subject: Subject) -> Path:
+    return folders.raw / f"{machine.name}-{subject.name}.json"
 
 
 def _measure(
     folders: Folders, machine: Machine, subject: Subject, options: argparse.Namespace
 ) -> int:
-    """Measure unless that was done; an interrupted run goes on where it was."""
-    if (folders.raw / f"{machine.name}-{subject.name}.json").exists():
-        say("  measured before; --again measures anew")
+    """Measure everything that has no result yet."""
+    if _raw_result(folders, machine, subject).exists():
+        say("  measured before; --again repeats it")
         return 0
     began = time.monotonic()
     try:
@@ -102,7 +118,7 @@ def _measure(
 
 
 def say(text: str) -> None:
-    """Print what is being done."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The claims that the page judges, and the numbers that judge them. No verdict is written by hand."""
+"""The page's claims, and the numbers that decide them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pocketserve_lab.compare.report import number, with_interval
 from pocketserve_lab.compare.statistics import Estimate, time_ratio
 
 HALF, QUARTER = (0.4, 0.6), (0.2, 0.3)
-"""A share of the file counts as a half or a quarter up to a fifth of it more or less."""
+"""The accepted deviation from a half or a quarter of the file size, as a share of it."""
 
 TWICE = 2.0
 PATHS = {
@@ -25,7 +25,7 @@ PATHS = {
 
 TFLITE_FROM_PYTORCH, TFLITE_IN_THE_ZOO = "tflite", "pt2>tflite"
 MANY_MODELS = 100
-"""A claim about all models takes so many to be told."""
+"""The number of findings that a claim about all models needs."""
 
 ANSWERS_OTHERWISE = "answers otherwise than the original"
 NOT_SMALLER = "would not become smaller"
@@ -95,8 +95,8 @@ class Claim(NamedTuple):
     Attributes:
         text: in our own words.
         rule: when it holds, for one finding.
-        findings: returns what judges it.
-        least: findings that it takes to tell.
+        findings: returns the findings that decide it.
+        least: the number of findings that it needs.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Claim(NamedTuple):
 
 
 def verdict(findings: Sequence[Finding], least: int = 1) -> str:
-    """Return what the findings make of a claim: it holds in all of them, in none, or it depends."""
+    """Return whether a claim holds in all findings, some or none."""
     holding = sum(finding.holds for finding in findings)
     if not findings:
         return "not measured"
@@ -119,14 +119,14 @@ def verdict(findings: Sequence[Finding], least: int = 1) -> str:
 
 
 def speed(versions: Mapping[str, Any], version: str, than: str) -> Estimate:
-    """Return how many times as fast a version runs as another one, with the 95 % interval."""
+    """Return a version's speed-up with its 95 % interval."""
     return time_ratio(
         versions[than]["turn_medians_ms"], versions[version]["turn_medians_ms"]
     )
 
 
 def _pairs(versions: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str]]:
-    """Yield a float version, and the one that was made smaller by a mode."""
+    """Yield float versions with their smaller ones of a mode."""
     for version in versions:
         base, _, suffix = version.partition("-")
         if suffix == mode and base in versions:
@@ -154,7 +154,7 @@ def _sizes(
 
 
 def _refused(evidence: Evidence, mode: str, reason: str) -> Iterator[Finding]:
-    """Yield the versions that were refused for a reason: against a claim, and without a number."""
+    """Yield refused versions, which count against a claim."""
     for model, outcomes in evidence.conversions.items():
         for version, outcome in outcomes.items():
             if outcome["quantize"] == mode and reason in outcome.get("refusal", ""):
@@ -191,7 +191,7 @@ def times(ratio: Estimate) -> str:
 
 
 def path_versions(versions: Mapping[str, Any], model: str) -> dict[str, str]:
-    """Return the version for each of the four paths that were compared; the unconverted one is the reference."""
+    """Return the version for each of the four paths."""
     chosen = {}
     for path, names in PATHS.items():
         names = (BASES[model], *names) if BASES[model] in names else names
@@ -214,14 +214,14 @@ def _same_answers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _order(versions: Mapping[str, Any], paths: Mapping[str, str]) -> list[str]:
-    """Return the keys of ``paths``, whose values are versions, by the mean of their turns' medians, the least first."""
+    """Return the keys of ``paths``, the fastest first."""
     return sorted(
         paths, key=lambda path: geometric_mean(versions[paths[path]]["turn_medians_ms"])
     )
 
 
 def _stand_in(evidence: Evidence) -> Iterator[Finding]:
-    """Hold the order of the paths by a regression against that by each other model."""
+    """Compare the paths' order by a regression and other models."""
     for machine, model, versions in evidence.on("desktop", "phone"):
         if model in REGRESSIONS:
             continue
@@ -365,7 +365,7 @@ def _less_memory(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _same_winner(evidence: Evidence) -> Iterator[Finding]:
-    """Ask whether what is fastest on the desktop is fastest on the phone, too: within a tenth."""
+    """Check whether desktop and phone have the same fastest version."""
     for machine, model, versions in evidence.on("phone"):
         desktop = evidence.versions("desktop", model)
         common = [version for version in versions if version in desktop]

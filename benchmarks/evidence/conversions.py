@@ -1,4 +1,4 @@
-"""Step 1: every model in all its versions, made by ``pocketserve convert``; and what was refused, with its sentence."""
+"""Step 1: convert every model, and record refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 3600.0
 
 
 class Folders:
-    """Where a run keeps what it makes.
+    """The folders of a run.
 
     Args:
         folder: of the run.
@@ -34,7 +34,7 @@ class Folders:
         self.raw = self.folder / "raw"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of every command: a state of its own, and the tests' converters and Node packages."""
+        """Return the environment variables of every command."""
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(
@@ -53,9 +53,8 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a ``pocketserve`` command in the environment of this run."""
     command = [sys.executable, "-m", "pocketserve", *words]
-    with tempfile.TemporaryFile(
-        "w+", encoding="utf-8"
-    ) as output:  # a stopped writer without a buffer loses what a pipe cannot take
+    # Not a pipe, which would lose the end of a stopped writer's output.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         done = subprocess.run(
             command,
             env=folders.environment(),
@@ -78,7 +77,7 @@ def make_models(
     target: Path,
     say: Callable[[str], None],
 ) -> None:
-    """Make what is not made yet; ``target`` gets each outcome as soon as it is known."""
+    """Make missing versions; ``target`` gets each outcome."""
     outcomes = json.loads(target.read_text("utf-8")) if target.exists() else {}
     for subject in subjects:
         if not (folders.models / subject.name).exists():
@@ -102,7 +101,7 @@ def make_models(
 
 
 def convert(folders: Folders, subject: Subject, route: Route) -> dict[str, Any]:
-    """Make one version; return what came of it, in the fields that the page shows."""
+    """Make a version; return its outcome for the page."""
     words = [
         "convert",
         subject.name,
@@ -134,7 +133,7 @@ def convert(folders: Folders, subject: Subject, route: Route) -> dict[str, Any]:
 
 
 def trust(folders: Folders, name: str) -> None:
-    """Consent to the code of a model that was made here (an exported program is code)."""
+    """Trust the code of a model that was made here."""
     run_command(folders, ["trust", name, "--models-dir", str(folders.models), "--yes"])
 
 

@@ -1,4 +1,4 @@
-"""Step 2: ``pocketserve compare`` on the desktop, on a simulated phone and as an emulated ARM program."""
+"""Step 2: run ``pocketserve compare`` on several machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pocketserve.repository.manifest import FILE_NAME, read_manifest
 
 DEVICE = "budget"
 ARM_SECONDS = 2.0
-"""Emulated times are not compared, so that a few turns do."""
+"""Emulated times are not compared, so a few turns are enough."""
 
 NOT_ON_PHONE = (
     "torchscript",
@@ -29,7 +29,7 @@ NOT_ON_PHONE = (
     "tfjs-dynamic",
     "tflite-int16x8",
 )
-"""Left out there: each takes seconds of a whole desktop core to load, and a phone has a quarter of one."""
+"""Omitted there: each takes seconds to load on a desktop core, and a phone's has a quarter of its speed."""
 
 
 class NotAvailable(Exception):
@@ -41,9 +41,9 @@ class Machine(NamedTuple):
 
     Attributes:
         title: for people.
-        emulated: its times say nothing.
-        choose: returns the versions that are compared there, the reference first.
-        run: runs a command of ours there.
+        emulated: whether its times are meaningless.
+        choose: returns the versions to compare there, the reference first.
+        run: runs one of our commands there.
     """
 
     name: str
@@ -66,7 +66,7 @@ def _for_phone(subject: Subject, versions: Sequence[str]) -> list[str]:
 
 
 def _for_arm(subject: Subject, versions: Sequence[str]) -> list[str]:
-    """Return what its wheels can run, held against TensorFlow Lite: the reference of other machines may not run."""
+    """Return the versions that ARM wheels run, TFLite's first."""
     runnable = [
         version
         for version in versions
@@ -114,7 +114,7 @@ def _run_on_arm(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     environment["POCKETSERVE_QUARANTINE"] = (
-        "false"  # convert has tried every file here; an emulated trial takes a minute
+        "false"  # convert has tried every file, and an emulated trial takes a minute
     )
     command = [str(python), "-m", "pocketserve", *words]
     return subprocess.run(
@@ -140,59 +140,52 @@ MACHINES = {
 def measure(
     folders: Folders, machine: Machine, subject: Subject, seconds: float, target: Path
 ) -> dict[str, Any]:
-    """Compare a subject's versions on a machine, and write the result without its raw samples.
+    """Compare a subject's versions, and write the condensed result.
 
     Raises:
-        NotAvailable: the machine cannot be had, or the comparison failed; with its sentence.
+        NotAvailable: the machine is not available, or the comparison failed.
     """
     if not (folders.models / subject.name).is_dir():
         raise NotAvailable(
             f"{subject.name} is not made yet; run the step `models` first"
         )
-    present = list(read_manifest(folders.models / subject.name / FILE_NAME).versions)
-    versions = machine.choose(subject, present)
-    seconds = min(seconds, ARM_SECONDS) if machine.emulated else seconds
-    data = subject.data(folders.data)
-    options = [
-        "--versions",
-        ",".join(versions),
-        "--reference",
-        versions[0],
-        "--seconds",
-        f"{seconds:g}",
-        "--json",
-    ]
-    words = [
-        "compare",
-        subject.name,
-        "--models-dir",
-        str(folders.models),
-        "--data",
-        str(data),
-        *options,
-    ]
+    if machine.emulated:
+        seconds = min(seconds, ARM_SECONDS)
+    output = _compare(folders, machine, subject, seconds)
     try:
-        done = machine.run(folders, words)
-    except subprocess.TimeoutExpired:
-        raise NotAvailable(
-            f"{subject.name} on the {machine.title}: no result within {TIMEOUT_S:g} s"
-        ) from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it ended without a word"]
-        raise NotAvailable(f"{subject.name} on the {machine.title}: {lines[-1]}")
-    try:
-        result = json.loads(done.stdout)
+        result = json.loads(output)
     except json.JSONDecodeError as error:
         raise NotAvailable(
             f"{subject.name} on the {machine.title}: its result breaks off: {error}"
         ) from None
+    name = f"{machine.name}-{subject.name}.json"
     folders.raw.mkdir(parents=True, exist_ok=True)
-    (folders.raw / f"{machine.name}-{subject.name}.json").write_text(
-        done.stdout, "utf-8"
-    )
+    (folders.raw / name).write_text(output, "utf-8")
     condensed = condense(result, _facts(machine, seconds))
-    write_json(target / f"{machine.name}-{subject.name}.json", condensed)
+    write_json(target / name, condensed)
     return condensed
+
+
+def _compare(
+    folders: Folders, machine: Machine, subject: Subject, seconds: float
+) -> str:
+    """Run the command on a machine; return its output."""
+    present = list(read_manifest(folders.models / subject.name / FILE_NAME).versions)
+    versions = machine.choose(subject, present)
+    words = ["compare", subject.name, "--models-dir", str(folders.models)]
+    words += ["--data", str(subject.data(folders.data))]
+    words += ["--versions", ",".join(versions), "--reference", versions[0]]
+    words += ["--seconds", f"{seconds:g}", "--json"]
+    try:
+        process = machine.run(folders, words)
+    except subprocess.TimeoutExpired:
+        raise NotAvailable(
+            f"{subject.name} on the {machine.title}: no result within {TIMEOUT_S:g} s"
+        ) from None
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["it ended without a word"]
+        raise NotAvailable(f"{subject.name} on the {machine.title}: {lines[-1]}")
+    return process.stdout
 
 
 def _facts(machine: Machine, seconds: float) -> Mapping[str, Any]:

@@ -81,50 +81,54 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _machines(evidence: Evidence) -> Iterator[str]:
-    """Yield what was run where, and beside how much other work."""
+    """Yield the machines and their load."""
     rows = []
-    for name in MACHINES:
-        results = [
-            result
-            for result in evidence.comparisons
-            if result["machine"]["name"] == name
-        ]
-        if not results:
-            rows.append([MACHINES[name], "not measured", "", "", "", ""])
-            continue
-        machine, device = results[0]["machine"], results[0]["device"]
-        dates = sorted(result["created"][:16].replace("T", " ") for result in results)
-        cores = plural(device["cores"], "core")
-        processor = machine["processor"] or "unknown processor"
-        where = (
-            f"{device['machine']}, {cores}, Python {device['python']}; on {processor}"
-        )
-        period = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-        cells = [
-            f"`{machine['command']}`",
-            f"{period} UTC",
-            _load(results),
-            str(len(results)),
-        ]
-        rows.append([machine["title"], where, *cells])
+    for name, title in MACHINES.items():
+        results = []
+        for result in evidence.comparisons:
+            if result["machine"]["name"] == name:
+                results.append(result)
+        if results:
+            rows.append(_machine_row(results))
+        else:
+            rows.append([title, "not measured", "", "", "", ""])
     yield from table(
         ("machine", "what it is", "command", "measured", "load before", "models"), rows
     )
-    loads = [
-        result["device"]["load"] or 0.0
-        for result in evidence.comparisons
-        if not result["machine"]["emulated"]
-    ]
-    cores = max(
-        (result["machine"]["desktop_cores"] for result in evidence.comparisons),
-        default=1,
-    )
-    if max(loads, default=0.0) >= cores:
-        yield (
-            f"\n**The load was up to {max(loads):.1f} on {plural(cores, 'core')} before a comparison.** That may be "
-            "the one before it, or other work. Sizes and answers stand; if other work ran, times hold beside it only."
-        )
+    yield from _load_remark(evidence)
     yield ""
+
+
+def _machine_row(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    machine, device = results[0]["machine"], results[0]["device"]
+    cores = plural(device["cores"], "core")
+    processor = machine["processor"] or "unknown processor"
+    system = f"{device['machine']}, {cores}, Python {device['python']}"
+    dates = sorted(result["created"][:16].replace("T", " ") for result in results)
+    period = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return [
+        machine["title"],
+        f"{system}; on {processor}",
+        f"`{machine['command']}`",
+        f"{period} UTC",
+        _load(results),
+        str(len(results)),
+    ]
+
+
+def _load_remark(evidence: Evidence) -> Iterator[str]:
+    """Yield a warning if the desktop was busy before a comparison."""
+    highest, cores = 0.0, 1
+    for result in evidence.comparisons:
+        cores = max(cores, result["machine"]["desktop_cores"])
+        if not result["machine"]["emulated"]:
+            highest = max(highest, result["device"]["load"] or 0.0)
+    if highest >= cores:
+        yield (
+            f"\n**The load was up to {highest:.1f} on {plural(cores, 'core')} before a "
+            "comparison.** That may be the one before it, or other work. Sizes and "
+            "answers stand; if other work ran, times hold beside it only."
+        )
 
 
 def _load(results: Sequence[Mapping[str, Any]]) -> str:
@@ -173,7 +177,7 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 
 def _gains(evidence: Evidence) -> Iterator[str]:
-    """Yield the model as it came against the version that ``compare`` recommends."""
+    """Yield original models with their recommended versions."""
     yield "The model as it came (the reference) against the version that `compare` recommends there.\n"
     rows = []
     for result in evidence.comparisons:
@@ -236,17 +240,15 @@ def _model(evidence: Evidence, name: str, title: str) -> Iterator[str]:
         return
     yield f"\n## {name}\n"
     result = next(result for result in evidence.comparisons if result["model"] == name)
-    labels = (
-        f", {result['labelled']} with a label"
-        if result["labelled"]
-        else ", none with a label"
-    )
-    samples = f"{plural(result['samples'], 'sample')}{labels}"
+    labels = "none with a label"
+    if result["labelled"]:
+        labels = f"{result['labelled']} with a label"
+    samples = f"{plural(result['samples'], 'sample')}, {labels}"
     yield f"{title[0].upper()}{title[1:]}. {samples}; held against `{BASES[name]}`.\n"
     outcomes = evidence.conversions.get(name, {})
-    names = list(
-        dict.fromkeys(version for versions in places.values() for version in versions)
-    )
+    names: list[str] = []
+    for versions in places.values():
+        names += [version for version in versions if version not in names]
     yield from table(
         (
             "version",
@@ -258,23 +260,27 @@ def _model(evidence: Evidence, name: str, title: str) -> Iterator[str]:
             "measurably worse",
             "score on arm64",
         ),
-        (_size_row(version, name, places, outcomes) for version in names),
+        [_size_row(version, name, places, outcomes) for version in names],
     )
     yield ""
     yield from table(
-        ("version", *(f"{head}" for head in _time_heads(places))),
-        ([version, *_time_cells(version, name, places)] for version in names),
+        ("version", *map(str, _time_heads(places))),
+        [[version, *_time_cells(version, name, places)] for version in names],
     )
-    skipped = {
-        f"{version} ({MACHINES[result['machine']['name']]})": reason
-        for result in evidence.comparisons
-        if result["model"] == name
-        for version, reason in result["skipped"].items()
-    }
-    if skipped:
-        yield "\nNot compared: " + "; ".join(
-            f"{version}: {reason}" for version, reason in skipped.items()
-        )
+    yield from _skipped(evidence, name)
+
+
+def _skipped(evidence: Evidence, model: str) -> Iterator[str]:
+    """Yield the versions that were not compared, with the reasons."""
+    reasons = {}
+    for result in evidence.comparisons:
+        if result["model"] == model:
+            machine = MACHINES[result["machine"]["name"]]
+            for version, reason in result["skipped"].items():
+                reasons[f"{version} ({machine})"] = reason
+    if reasons:
+        texts = [f"{version}: {reason}" for version, reason in reasons.items()]
+        yield f"\nNot compared: {'; '.join(texts)}"
 
 
 def _size_row(

@@ -1,4 +1,4 @@
-"""The results that are kept in the repository: ``pocketserve compare``'s JSON without its raw samples and answers."""
+"""Results in the repository: comparisons without raw samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEPT = (
 
 
 def condense(result: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a page needs of a comparison, with the median of each turn in place of its samples.
+    """Return a comparison with medians in place of samples.
 
     Args:
         machine: what ran it: ``name``, ``title``, ``command`` and ``processor``.
@@ -85,7 +85,7 @@ def _rounded(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file in one step, an entry of the outer two levels a line, so that a diff shows which one changed."""
+    """Write a file atomically, with short lines for diffs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for key, value in content.items():
@@ -105,7 +105,7 @@ def write_json(path: Path, content: Any) -> None:
 def read_results(
     folder: Path = RESULTS, zoo: Path = ZOO
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the outcomes of the conversions, every comparison, and the conversions of the zoo."""
+    """Return all conversions, comparisons and the zoo's conversions."""
     conversions = json.loads((folder / CONVERSIONS).read_text("utf-8"))
     files = sorted(path for path in folder.glob("*.json") if path.name != CONVERSIONS)
     lines = [json.loads(line) for line in zoo.read_text("utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""The models that are converted: what each begins with, what is made of it, and the data that it is asked."""
+"""The models to convert, with their versions and data."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Subject(NamedTuple):
                 )
 
     def data(self, folder: Path) -> Path:
-        """Return what is asked, below the folder of all data."""
+        """Return the test data's folder."""
         return next(
             path
             for path in (folder / f"{self.name}.csv", folder / self.name)
@@ -77,10 +77,10 @@ class Subject(NamedTuple):
 
 
 def available(names: Sequence[str]) -> list[Subject]:
-    """Return the subjects that are named, all if none is; public ones where their folder is.
+    """Return the named subjects, or all; public ones if present.
 
     Raises:
-        ValueError: a name is none of a subject.
+        ValueError: there is no such subject.
     """
     known = {subject.name: subject for subject in SUBJECTS}
     if unknown := [name for name in names if name not in known]:
@@ -94,7 +94,7 @@ def available(names: Sequence[str]) -> list[Subject]:
 
 
 def find_assets() -> Path | None:
-    """Return the folder of public models, as the tests find it (CONTRIBUTING.md)."""
+    """Return the folder of public models."""
     named = os.environ.get(ASSETS_VARIABLE)
     candidates = [Path(named)] if named else sorted(ROOT.parent.glob("*/assets"))
     return next(
@@ -134,7 +134,7 @@ def _keep_bases(document: Any) -> None:
 
 
 def _recipe(name: str) -> Any:
-    """Return a split of the data as the recipes of the embedded models make it."""
+    """Return a data split of an embedded model's recipe."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(
@@ -148,7 +148,7 @@ def _recipe(name: str) -> Any:
 
 
 def _write_rows(name: str, data: Path, samples: Path) -> None:
-    """Write the test rows with their truth as CSV, and training rows as an array."""
+    """Write labelled test rows as CSV, training rows as array."""
     import tomllib
 
     manifest = tomllib.loads((ROOT / "models" / name / "model.toml").read_text("utf-8"))
@@ -167,7 +167,7 @@ def _write_rows(name: str, data: Path, samples: Path) -> None:
 
 
 def _write_digits(name: str, data: Path, samples: Path, size: int = 8) -> None:
-    """Write test pictures in a folder of their digit, and training pictures in another one."""
+    """Write test pictures by digit, and training pictures."""
     x_train, y_train, x_test, y_test = _recipe("digits")
     _write_pictures(data / name, x_test, y_test, size)
     _write_pictures(
@@ -182,9 +182,7 @@ def _write_pictures(folder: Path, images: Any, digits: Any, size: int) -> None:
         target = folder / str(digit)
         target.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(np.round(image[..., 0] * 255).astype(np.uint8))
-        if (
-            size != picture.width
-        ):  # as MNIST's own digits: 20 of 28 pixels, in the middle
+        if size != picture.width:  # like MNIST's digits: the middle 20 of 28 pixels
             frame = Image.new("L", (size, size))
             inner = size * 20 // 28
             frame.paste(
@@ -256,7 +254,7 @@ def _write_mnist(name: str, data: Path, samples: Path) -> None:
 
 
 def _write_photos(name: str, data: Path, samples: Path) -> None:
-    """Write half of the public photos for asking and half for calibration: each whole, and its four quarters."""
+    """Write half the photos for tests, half for calibration."""
     from PIL import Image
 
     assets = find_assets()
@@ -284,7 +282,7 @@ def _write_photos(name: str, data: Path, samples: Path) -> None:
 
 
 def _write_sounds(name: str, data: Path, samples: Path) -> None:
-    """Write every second of the public recordings, by turns for asking and for calibration."""
+    """Write seconds of recordings for tests and calibration."""
     import wave
 
     assets = find_assets()

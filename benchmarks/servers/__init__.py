@@ -1,1 +1,1 @@
-"""Servers to compare with, each a process of its own: floors as fast as Python allows, and named peers."""
+"""Servers to compare with, one process each."""

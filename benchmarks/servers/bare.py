@@ -1,9 +1,12 @@
-"""Floors on a bare socket, one connection at a time: ``loop BYTES``, ``framed WORK``, ``kept WORK``, ``threads WORK``.
+"""Floors on a bare socket, one connection at a time.
 
-``loop`` knows how many bytes come and answers 4,004: no frame, no JSON. ``framed`` reads frames like ours, with a JSON
-header, in one thread and without any routing. ``kept`` does not read the same JSON twice, nor write it: the least that
-such a frame can cost. ``threads`` is the same with a second thread that keeps reading, which
-a server needs that answers pings and cancellations during an inference.
+Usage: ``loop BYTES``, ``framed WORK``, ``kept WORK`` or ``threads WORK``.
+
+``loop`` knows the length of requests and answers 4,004 bytes: no frame, no JSON.
+``framed`` reads frames like ours, with a JSON header, in one thread without routing.
+``kept`` neither parses nor encodes the same JSON twice: the least cost of such a frame.
+``threads`` adds a second thread that keeps reading, which a server needs to answer
+pings and cancellations during an inference.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ def _reply(
 
 
 class _Reader:
-    """Reads whole frames of one who sends the next only after its answer (or, with ``reuse`` off, at any time)."""
+    """Read whole frames of a sequential client."""
 
     def __init__(self, connected: socket.socket, *, reuse: bool = True) -> None:
         self._socket = connected
@@ -122,7 +125,7 @@ class _Reader:
         self._reuse = reuse
 
     def next(self) -> tuple[int, int, memoryview] | None:
-        """Request id, length of the JSON part, body; None at the end."""
+        """Return request id, JSON length and body; None at the end."""
         if not self._reuse:
             self._buffer = bytearray(1 << 18)
         view = memoryview(self._buffer)
@@ -144,7 +147,7 @@ class _Reader:
 
 
 def _fill(connected: socket.socket, view: memoryview) -> bool:
-    """Read until it is full, in one call of the system; False at the end."""
+    """Fill a buffer; return False at the end."""
     return (
         connected.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)
         if len(view)

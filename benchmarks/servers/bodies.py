@@ -1,4 +1,4 @@
-"""What the floors do with a body: as little as can be done. Nothing is checked; no floor could serve strangers."""
+"""The floors' minimal handling of a body, without checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Work = Callable[[Any], Any]
 
 
 def work(kind: str) -> Work:
-    """The computation: ``numpy``, or the path of a TensorFlow Lite file, run as we run it, with one thread."""
+    """Return the computation: ``numpy``, or a TensorFlow Lite file."""
     return ramp_times if kind == "numpy" else _tflite(kind)
 
 
@@ -37,7 +37,7 @@ def _tflite(path: str) -> Work:
 
 
 def answer(body: Any, json_length: int, compute: Work) -> tuple[bytes, Any]:
-    """The JSON part and the raw part of the answer to an Open Inference Protocol body with one FP32 input."""
+    """Return JSON part and raw part of an answer."""
     header = json.loads(bytes(body[:json_length]))
     values = np.frombuffer(body, "<f4", offset=json_length).reshape(
         header["inputs"][0]["shape"]

@@ -1,5 +1,7 @@
-"""In-process invoke: the model alone, on the core where servers run. For each line on standard input, one line with
-the microseconds of one run (set, invoke, get); a line with a number of seconds runs so long, and gives runs per second.
+"""In-process invoke: the model alone, on the core where servers run.
+
+For each line on standard input, it prints the microseconds of one run (set, invoke,
+get). A line with a number of seconds runs for that time, and prints runs per second.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ def main(path: str) -> None:
 
 
 def random_input(path: str) -> np.ndarray:
-    """Return what the model is asked, here and over the socket. Not zeros: the system would give one page for all of
-    them.
+    """Return the model's input, here and over the socket.
+
+    It has no zeros, for which the system would use a single page.
     """
     from ai_edge_litert.interpreter import Interpreter
 

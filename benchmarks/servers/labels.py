@@ -1,10 +1,13 @@
 """A picture to labels in one process, without a server: ``MODE MODEL FILE QUERY``.
 
-``pillow`` is a script of Pillow, NumPy and the model; with a query such as ``PNG,1200,1900`` it also draws the labels
-below the picture, and encodes a picture of that size. ``task`` is our own task's functions and the model's session,
-with nothing around them; MODEL may then be a folder with a manifest. For each line on standard input one line is
-printed: the microseconds of one run for an empty line; the labels of an answer for ``labels``; and for ``RATE SECONDS``
-what came of a camera with so many frames a second, of which the newest is always the next one.
+``pillow`` is a script of Pillow, NumPy and the model. With a query such as
+``PNG,1200,1900`` it also draws the labels below the picture, and encodes a picture of
+that size. ``task`` is our own task's functions and the model's session, with nothing
+around them; MODEL may then be a folder with a manifest.
+
+For each line on standard input one line is printed: for an empty line the microseconds
+of one run; for ``labels`` the labels of an answer; for ``RATE SECONDS`` the result of a
+camera with that many frames a second, whose newest frame is always the next one.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ def camera(run: Run, rate: float, seconds: float) -> dict[str, list[float]]:
     """Answer the newest frame again and again.
 
     Returns:
-        ``ages``: milliseconds from each answered frame's coming to its answer; ``runs``: of the work on it.
+        ``ages``: milliseconds from each answered frame's arrival to its answer; ``runs``:
+        milliseconds of the work on it.
     """
     ages: list[float] = []
     runs: list[float] = []
@@ -75,7 +79,7 @@ def camera(run: Run, rate: float, seconds: float) -> dict[str, list[float]]:
 
 
 def task_run(stack: ExitStack, model: str, body: bytes, query: str) -> Run:
-    """Return the server's own functions from bytes to labels, with one thread."""
+    """Return the server's own functions from bytes to labels."""
     from pocketserve.tasks.parameters import hints_and_options
     from pocketserve.terminal.local import open_local
 
@@ -97,7 +101,7 @@ def task_run(stack: ExitStack, model: str, body: bytes, query: str) -> Run:
 
 
 def pillow_run(model: Path, body: bytes, drawing: str) -> Run:
-    """Return what a script does for a TensorFlow Lite file that takes -1 to 1 and holds its labels."""
+    """Return a typical script for a TensorFlow Lite file."""
     from benchmarks.pictures import pillow_alone, pillow_drawn
     from benchmarks.servers.bodies import work
 

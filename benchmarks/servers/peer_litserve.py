@@ -1,7 +1,7 @@
-"""LitServe doing the reference work: ``peer_litserve json`` or ``raw``. Runs in LitServe's environment.
+"""LitServe with the reference work, in its environment.
 
-One worker on the CPU, and the fast queue between its processes. ``raw`` takes the body's bytes as they are and gives
-bytes: its fastest way.
+One worker on the CPU, and the fast queue between its processes. ``raw`` takes and returns
+raw bytes, its fastest way.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _encode_raw(self: EchoRaw, output: Any) -> Response:
     return Response(output.tobytes(), media_type="application/octet-stream")
 
 
-# LitServe reads the annotation as an object, which `from __future__ import annotations` would make a text.
+# LitServe evaluates annotations, which `from __future__ import annotations` would
+# turn into strings.
 _decode_raw.__annotations__["request"] = Bytes
 EchoRaw.decode_request = _decode_raw
 EchoRaw.encode_response = _encode_raw

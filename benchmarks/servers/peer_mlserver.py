@@ -1,8 +1,9 @@
-"""MLServer doing the reference work: ``peer_mlserver rest`` or ``grpc``. Runs in MLServer's environment.
+"""MLServer with the reference work, in its environment.
 
-One process (``parallel_workers`` 0), no metrics, no compression; uvloop, as its own command installs it, and
-httptools: its fastest settings. ``rest`` takes JSON. ``grpc`` takes the tensor as one element of BYTES and gives bytes:
-its fastest way, since it makes Python numbers of all other contents, of raw ones too.
+It has its fastest settings: one process (``parallel_workers`` 0), no metrics, no
+compression, uvloop and httptools. ``rest`` takes JSON. ``grpc`` takes and returns the
+tensor as one BYTES element, its fastest way: it converts all other contents, even raw
+ones, to Python numbers.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ async def main(mode: str) -> None:
             await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)  # the model is loaded after the server has begun to listen
     print(grpc if mode == "grpc" else http, flush=True)
-    logging.disable()  # or the pipe that nobody reads fills up
+    logging.disable()  # otherwise the unread pipe would fill up
     await running
 
 

@@ -1,6 +1,7 @@
-"""TorchServe with a handler that does the reference work on the raw body. Runs in its environment, and needs Java.
+"""TorchServe with the reference work, in its environment.
 
-One worker, no token, no limit on the body; the handler's file is this one, so it imports nothing else of ours.
+One worker, no token, no body limit. This file is also the handler, so it imports nothing
+else of ours.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ max_request_size=100000000
 
 
 def handle(data: Any, context: Any) -> list[bytes] | None:
-    """TorchServe's entry point: a batch of one body, FP32 bytes in and out."""
+    """Handle a batch of one FP32 body."""
     if data is None:
         return None
     values = np.frombuffer(data[0].get("body") or data[0].get("data"), "<f4")
@@ -63,7 +64,7 @@ def main() -> None:
             f"{folder}/store",
         ]
         command += ["--models", "echo=echo"]
-        # No console: TorchServe writes its log, and a line for each request, to standard output.
+        # TorchServe would log a line for each request to standard output.
         child = subprocess.Popen(
             command,
             cwd=folder,
@@ -74,7 +75,7 @@ def main() -> None:
         try:
             _await(ports[0], child)
             print(ports[0], flush=True)
-            sys.stdin.read()  # until whoever started us has gone
+            sys.stdin.read()  # until the parent process has ended
         finally:
             child.terminate()
             child.wait(20)

@@ -1,4 +1,4 @@
-"""What tutorials on serving a model teach: Flask's own server, JSON lists in, JSON lists out."""
+"""The typical tutorial: Flask's own server and JSON lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Floor on the Ray of ``pocketserve scale``: ``ADDRESS WORK``, a bare deployment of two replicas at /bare."""
+"""Floor on Ray: a bare deployment of two replicas at /bare.
+
+Usage: ``ADDRESS WORK``.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ STATE = Path(os.environ.get("POCKETSERVE_STATE_DIR", ".bench/state"))
 
 
 class Bare:
-    """A handler without a framework: whatever is posted is the request; the model runs on a thread."""
+    """A handler without a framework, with the model on a thread."""
 
     def __init__(self, what: str) -> None:
         self._compute = work(what)
         self._one = asyncio.Lock()
 
     async def __call__(self, request: Any) -> Any:
-        """Answer a request; one at a time runs the model, as an interpreter of TensorFlow Lite asks."""
+        """Answer a request, running one at a time."""
         from starlette.responses import Response
 
         body, length = await request.body(), int(request.headers[LENGTH])
@@ -54,6 +57,6 @@ def main(address: str, what: str) -> None:
 if __name__ == "__main__":
     from benchmarks.servers import (
         ray_bare,
-    )  # by its name, under which the replicas find the class
+    )  # by name, so that the replicas can import the class
 
     ray_bare.main(sys.argv[1], sys.argv[2])

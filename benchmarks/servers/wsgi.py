@@ -1,4 +1,7 @@
-"""Floors on waitress: ``flask WORK``, a bare Flask handler, and ``plain WORK``, a WSGI function without a framework."""
+"""Floors on waitress, a WSGI server.
+
+Usage: ``flask WORK``, a bare Flask handler, or ``plain WORK``, a WSGI function.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from benchmarks.servers.bodies import Work, answer, work
 LENGTH = "Inference-Header-Content-Length"
 BINARY = "application/octet-stream"
 SPILL_BYTES = 64 * 1024 * 1024
-"""Nothing is written to a temporary file: neither do we."""
+"""No body is written to a temporary file, like in our server."""
 
 
 def main(mode: str, what: str) -> None:
