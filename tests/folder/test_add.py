@@ -36,7 +36,7 @@ from stand_in_hub import COMMIT, StandIn, stand_in
 DIGITS = (MODELS / "digits" / "digits.tflite").read_bytes()
 SHA256 = hashlib.sha256(DIGITS).hexdigest()
 LIBRARY = "huggingface_hub"
-ROADS = ["https", *([LIBRARY] if importlib.util.find_spec(LIBRARY) else [])]
+HUB_CLIENTS = ["https", *([LIBRARY] if importlib.util.find_spec(LIBRARY) else [])]
 Add = Callable[..., tuple[int, str, str]]
 
 
@@ -85,7 +85,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         yield server
 
 
-@pytest.fixture(params=ROADS)
+@pytest.fixture(params=HUB_CLIENTS)
 def hub_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run with and without ``huggingface_hub``."""
     if request.param == "https":
@@ -308,6 +308,15 @@ def test_an_archive_cannot_write_outside_its_folder(
     assert contents(tmp_path) == before
 
 
+def change_announced_size(path: Path, announced: int, size: int) -> None:
+    """Change the unpacked size in an archive's first directory entry."""
+    content = bytearray(path.read_bytes())
+    at = content.index(b"PK\1\2") + 24
+    assert struct.unpack_from("<I", content, at) == (announced,)
+    struct.pack_into("<I", content, at, size)
+    path.write_bytes(content)
+
+
 def test_hostile_archives_are_rejected(
     add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,14 +330,9 @@ def test_hostile_archives_are_rejected(
     clash = archive(tmp_path / "clash.zip", {"a": b"x", "a/b.tflite": b"x"})
     assert "two of its files have one name" in add(clash)[2]
     bomb = archive(tmp_path / "bomb.zip", {"m.tflite": bytes(1 << 20)})
-    content = bomb.read_bytes()
-    at = content.index(b"PK\1\2") + 24
-    assert struct.unpack_from("<I", content, at) == (1 << 20,)
-    bomb.write_bytes(content[:at] + struct.pack("<I", 1000) + content[at + 4 :])
+    change_announced_size(bomb, 1 << 20, 1000)
     assert "is damaged" in add(bomb)[2]
-    bomb.write_bytes(
-        content[:at] + struct.pack("<I", (1 << 32) - 2) + content[at + 4 :]
-    )
+    change_announced_size(bomb, 1000, (1 << 32) - 2)
     monkeypatch.setattr(models_folder, "room", lambda path: 10**9)
     assert "it takes 4.3 GB, and there is room for 1.0 GB" in add(bomb)[2]
     assert contents(folder) == []
@@ -338,7 +342,8 @@ def overlapping(path: Path, entries: int) -> Path:
     """Return an archive with one compressed member and this number of entries for it."""
     archive(path, {"f0.txt": bytes(1 << 20), "m.tflite": DIGITS})
     content = path.read_bytes()
-    start, end = content.index(b"PK\1\2"), content.rindex(b"PK\5\6")
+    start = content.index(b"PK\1\2")
+    end = content.rindex(b"PK\5\6")
     (length,) = struct.unpack_from("<H", content, start + 28)
     head = bytearray(content[start : start + 46])
     more = b""
@@ -436,7 +441,9 @@ def test_downloads_with_odd_names(
     code, _, err = add(f"{hub.url}{path}", "--name", "m")
     assert code == 0, err
     [file] = (path for path in contents(folder) if path != "m/model.toml")
-    assert file.startswith("m/") and file.endswith(".tflite") and file.isprintable()
+    assert file.startswith("m/")
+    assert file.endswith(".tflite")
+    assert file.isprintable()
     code, _, err = add(f"{hub.url}{path}")
     assert "(--debug shows where)" not in err
     assert code == 0 or (
@@ -564,7 +571,8 @@ def test_each_piece_of_a_download_has_a_deadline(
     hub.stall = threading.Event()
     code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     hub.stall.set()
-    assert code == 1 and "the same command resumes the download" in err
+    assert code == 1
+    assert "the same command resumes the download" in err
 
 
 @pytest.mark.parametrize(
@@ -589,14 +597,18 @@ def test_response_headers_are_bounded(
 ) -> None:
     hub.headers["/files/of/digits.tflite"] = headers
     code, _, err = add(f"{hub.url}/files/of/digits.tflite")
-    assert code == 1 and sentence in err
+    assert code == 1
+    assert sentence in err
     assert contents(folder) == []
 
 
 def test_downloads_of_unknown_size(
     add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file may fill the available space; the hub's listing may not."""
+    """The file may fill the available space.
+
+    The hub's listing may not.
+    """
     hub.headers["/files/of/digits.tflite"] = hub.headers[
         "/api/models/org/numbers/revision/main"
     ] = {"Content-Length": ""}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import subprocess
@@ -156,6 +155,13 @@ def run(*words: object) -> str:
     return done.stdout
 
 
+def write_archive(path: Path, files: Files) -> None:
+    """Write a zip archive."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+
+
 @pytest.mark.parametrize(
     ("name", "make", "middle", "tolerance"),
     [
@@ -178,17 +184,14 @@ def test_an_added_export_answers(
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     modules = Path(sys.prefix) / "tfjs"
     monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", str(modules))
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for file, data in make(tmp_path).items():
-            archive.writestr(file, data)
-    (tmp_path / f"{name}.zip").write_bytes(content.getvalue())
+    export = tmp_path / f"{name}.zip"
+    write_archive(export, make(tmp_path))
     models = tmp_path / "models"
 
-    run("add", tmp_path / f"{name}.zip", "--models-dir", models)
+    run("add", export, "--models-dir", models)
     (model,) = [path.name for path in models.iterdir() if path.is_dir()]
-    words = ("--local", "--models-dir", models, "--json")
-    answer = json.loads(run("predict", model, photo(tmp_path / "photo.png"), *words))
+    options = ("--local", "--models-dir", models, "--json")
+    answer = json.loads(run("predict", model, photo(tmp_path / "photo.png"), *options))
 
     scores = {entry["label"]: entry["score"] for entry in answer["predictions"]}
     assert scores == pytest.approx(expected(middle), abs=tolerance)

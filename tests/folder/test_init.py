@@ -21,7 +21,8 @@ import pytest
 from conftest import MODELS, ROOT, STATE
 from pocketserve.cli.folder import init, module_inputs
 
-DIGITS, SHAPES = MODELS / "digits", ROOT / "tests" / "models"
+DIGITS = MODELS / "digits"
+SHAPES = ROOT / "tests" / "models"
 NAMES = "\n".join("0123456789")
 Run = Callable[..., tuple[int, str, str]]
 
@@ -83,13 +84,12 @@ def test_init_a_bare_file_with_options(run: Run, folder: Path, labels: Path) -> 
     code, out, _ = run(
         "predict", "--local", folder / "bare", DIGITS / "samples" / "3.png", "--json"
     )
-    assert code == 0 and len(json.loads(out)["predictions"][0]["label"]) == 1
+    assert code == 0
+    assert len(json.loads(out)["predictions"][0]["label"]) == 1
     before = (folder / "bare" / "model.toml").read_bytes()
     code, _, err = run("init", folder / "bare")
-    assert (
-        code == 1
-        and 'is left as it is: it says task = "image-classification" already' in err
-    )
+    assert code == 1
+    assert 'is left as it is: it says task = "image-classification" already' in err
     assert (folder / "bare" / "model.toml").read_bytes() == before
 
 
@@ -116,7 +116,8 @@ def test_assumptions_are_printed_but_not_written(run: Run, folder: Path) -> None
         "--pixels",
         "0..1",
     )
-    assert code == 0 and "Assumed" not in out
+    assert code == 0
+    assert "Assumed" not in out
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])
@@ -223,12 +224,10 @@ def test_init_completes_a_manifest_without_a_task(run: Run, folder: Path) -> Non
         "init", home, "--task", "image-classification", "--pixels", "signed"
     )
     assert code == 0, err
-    assert manifest(home)["task"] == "image-classification" and manifest(home)[
-        "image"
-    ] == {"mean": 127.5, "std": 127.5}
-    assert (home / "model.toml").read_text().startswith(
-        "# mine\nlabels = "
-    ) and "# ten" in out + text
+    assert manifest(home)["task"] == "image-classification"
+    assert manifest(home)["image"] == {"mean": 127.5, "std": 127.5}
+    assert (home / "model.toml").read_text().startswith("# mine\nlabels = ")
+    assert "# ten" in out + text
     (home / "model.toml").write_text("task = 7\n")
     assert (
         "is left as it is: own/model.toml: task must be one of" in run("init", home)[2]
@@ -256,7 +255,9 @@ def test_rejected_options_change_nothing(
     run: Run, folder: Path, words: list[str], sentence: str
 ) -> None:
     code, out, err = run("init", "bare", "--models-dir", folder, *words)
-    assert (code, out) == (1, "") and sentence in err
+    assert code == 1
+    assert out == ""
+    assert sentence in err
     assert os.listdir(folder) == ["bare.tflite"]
 
 
@@ -270,10 +271,10 @@ def test_existing_labels_are_not_overwritten(
     code, _, err = run(
         "init", home, "--task", "image-classification", "--labels", labels
     )
-    assert code == 1 and "labels.txt exists already, with other names" in err
-    assert (home / "labels.txt").read_text() == "x\n" * 10 and not (
-        home / "model.toml"
-    ).exists()
+    assert code == 1
+    assert "labels.txt exists already, with other names" in err
+    assert (home / "labels.txt").read_text() == "x\n" * 10
+    assert not (home / "model.toml").exists()
 
 
 def test_questions_appear_on_the_terminal(folder: Path, labels: Path) -> None:
@@ -300,14 +301,14 @@ def test_questions_appear_on_the_terminal(folder: Path, labels: Path) -> None:
             screen.write(answer + b"\n")
         shown = shown_until(screen, b"is served as")
         assert process.wait(timeout=60) == 0
-    assert (
-        b"XNNPACK" not in shown and manifest(folder / "bare")["labels"] == "labels.txt"
-    )
+    assert b"XNNPACK" not in shown
+    assert manifest(folder / "bare")["labels"] == "labels.txt"
 
 
 def shown_until(screen: FileIO, text: bytes) -> bytes:
     """Return terminal output up to a text, or all output after a minute."""
-    shown, deadline = b"", time.monotonic() + 60
+    shown = b""
+    deadline = time.monotonic() + 60
     while (
         text not in shown
         and select.select([screen], [], [], max(0.0, deadline - time.monotonic()))[0]

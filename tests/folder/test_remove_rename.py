@@ -47,7 +47,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(command: Run, folder: Path) -> Run:
-    """Run a command on the folder; return its exit code and output."""
+    """Run a command on the folder.
+
+    Return its exit code and output.
+    """
     return lambda *words: command(*words, "--models-dir", folder)
 
 
@@ -60,9 +63,8 @@ def test_remove_a_model(run: Run, folder: Path) -> None:
     """Its own files go, including hidden folders; all other files stay."""
     code, out, err = run("remove", "own", "--yes")
     assert (code, err) == (0, "")
-    assert f"own in {folder}: 4 files, " in out.replace("\n", " ") and out.endswith(
-        "Removed own.\n"
-    )
+    assert f"own in {folder}: 4 files, " in out.replace("\n", " ")
+    assert out.endswith("Removed own.\n")
     assert run("remove", "bare", "--yes")[0] == 0
     assert sorted(os.listdir(folder)) == ["numbers", "plain"]
 
@@ -153,7 +155,9 @@ def test_rejected_commands_change_nothing(
     (folder / "packed.zip").write_bytes(b"x")
     before = sorted(map(str, tmp_path.rglob("*")))
     code, out, err = run(*words)
-    assert code == 1 and sentence in err and "Removed" not in out
+    assert code == 1
+    assert sentence in err
+    assert "Removed" not in out
     assert sorted(map(str, tmp_path.rglob("*"))) == before
 
 
@@ -176,7 +180,10 @@ def test_rename_a_model(run: Run, folder: Path) -> None:
 def test_a_running_server_notices_changes(
     run: Run, folder: Path, tmp_path: Path, new_server: StartServer
 ) -> None:
-    """The next request uses the change. After a removal another version answers."""
+    """The next request uses the change.
+
+    After a removal another version answers.
+    """
     server = new_server(folder)
     picture = (DIGITS / "samples" / "3.png").read_bytes()
 

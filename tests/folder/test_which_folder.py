@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,13 @@ def serve(state: Path) -> Iterator[Serve]:
         yield note
 
 
+def run_json(command: Run, *arguments: object) -> Any:
+    """Run a command that must succeed; return its JSON output."""
+    code, out, _ = command(*arguments, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
 @pytest.mark.live
 def test_commands_use_the_served_folder(
     command: Run, folder: Path, new_server: StartServer, state: Path, tmp_path: Path
@@ -63,43 +71,24 @@ def test_commands_use_the_served_folder(
     model.
     """
     code, _, error = command("bench", "mine")
-    assert (
-        code == 1
-        and f"there is no model 'mine' in {embedded_models_dir()}; there are '" in error
-    )
+    assert code == 1
+    assert f"there is no model 'mine' in {embedded_models_dir()}; there are '" in error
+
     new_server(folder, environment={"POCKETSERVE_STATE_DIR": str(state)})
-    code, out, _ = command("bench", "mine", "--rounds", "1", "--json")
-    assert code == 0 and json.loads(out)["version"]
-    code, out, _ = command("compare", "mine", "--seconds", "0.2", "--json")
-    assert code == 0 and json.loads(out)["folder"] == str(folder / "mine")
-    version = sorted(json.loads(out)["versions"])[0]
-    words = (
-        "--to",
-        "tflite",
-        "--quantize",
-        "fp16",
-        "--version",
-        version,
-        "--name",
-        "half",
-        "--json",
-    )
-    code, out, _ = command("convert", "mine", *words)
-    assert (
-        code == 0
-        and Path(json.loads(out)["versions"][0]["path"]).parent == folder / "mine"
-    )
-    code, out, _ = command("inspect", "mine", "--local", "--json")
-    assert code == 0 and "half" in json.loads(out)["versions"]
+    assert run_json(command, "bench", "mine", "--rounds", "1")["version"]
+    comparison = run_json(command, "compare", "mine", "--seconds", "0.2")
+    assert comparison["folder"] == str(folder / "mine")
+    version = min(comparison["versions"])
+    options = ("--quantize", "fp16", "--version", version, "--name", "half")
+    conversion = run_json(command, "convert", "mine", "--to", "tflite", *options)
+    path = Path(conversion["versions"][0]["path"])
+    assert path.parent == folder / "mine"
+    assert "half" in run_json(command, "inspect", "mine", "--local")["versions"]
+
     code, _, error = command("bench", "digits")
-    assert (
-        code == 1
-        and f"there is no model 'digits' in {folder}; there is 'mine'" in error
-    )
-    assert (
-        command("bench", "digits", "--models-dir", MODELS, "--rounds", "1", "--json")[0]
-        == 0
-    )
+    assert code == 1
+    assert f"there is no model 'digits' in {folder}; there is 'mine'" in error
+    assert run_json(command, "bench", "digits", "--models-dir", MODELS, "--rounds", "1")
 
 
 def test_an_option_overrides_the_other_folders(
@@ -113,7 +102,8 @@ def test_an_option_overrides_the_other_folders(
     own = serve(folder)
     assert find_folder(None) == folder
     monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(embedded))
-    assert find_folder(None) == embedded and find_folder(str(tmp_path)) == tmp_path
+    assert find_folder(None) == embedded
+    assert find_folder(str(tmp_path)) == tmp_path
     monkeypatch.delenv("POCKETSERVE_MODELS_DIR")
     serve(tmp_path / "other")
     with pytest.raises(
@@ -133,4 +123,5 @@ def test_convert_a_model_that_is_served_alone(folder: Path, serve: Serve) -> Non
     serve(folder / "mine")
     options = argparse.Namespace(model="mine", models_dir=None, model_version=None)
     entry, _, config = model_of(options)
-    assert entry.folder == folder / "mine" and config.models_dir == folder
+    assert entry.folder == folder / "mine"
+    assert config.models_dir == folder

@@ -123,7 +123,8 @@ def test_the_advised_line_of_the_manifest(tmp_path: Path, case: str) -> None:
     """``inspect`` shows it, and so does the error for any input that isn't numbers."""
     *model, advice = ADVICE[case]
     task = served(tmp_path, *model)
-    assert isinstance(task, Tensors) and advice in task.advice
+    assert isinstance(task, Tensors)
+    assert advice in task.advice
     with pytest.raises(ApiError) as caught:
         task.prepare(memoryview(b"\x89PNG"))
     assert caught.value.message.endswith(f"or a .npy file; {task.advice}")
@@ -132,7 +133,8 @@ def test_the_advised_line_of_the_manifest(tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize("case", NONE)
 def test_models_of_unknown_kinds_get_no_advice(tmp_path: Path, case: str) -> None:
     task = served(tmp_path, *NONE[case])
-    assert isinstance(task, Tensors) and not task.advice
+    assert isinstance(task, Tensors)
+    assert not task.advice
     with pytest.raises(ApiError) as caught:
         task.prepare(memoryview(b"\x89PNG"))
     assert caught.value.message.endswith(f"or a .npy file; {TASK_ADVICE}")

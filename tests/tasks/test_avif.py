@@ -1,4 +1,7 @@
-"""AVIF pictures are bounded before decoding; other formats are rejected by name."""
+"""AVIF pictures are bounded before decoding.
+
+Other formats are rejected by name.
+"""
 
 from __future__ import annotations
 

@@ -70,23 +70,25 @@ def test_the_functions_of_task_py_are_called(
     ).json()
     assert answer["task"] == "custom"
     (entry,) = answer["predictions"]
-    assert (
-        entry["top_k"] == 2
-        and isinstance(entry["sum"], float)
-        and isinstance(entry["first"], list)
-    )
+    assert entry["top_k"] == 2
+    assert isinstance(entry["sum"], float)
+    assert isinstance(entry["first"], list)
     card = server.call("GET", "/v2/models/mine").json()["card"]
     assert (card["accepts"], card["parameters"]) == (["file"], {})
     once = server.call("POST", "/predictions/mine", data=b"twelve chars").json()[
         "predictions"
     ][0]
-    assert once["sum"] == entry["sum"] and once["top_k"] is None
+    assert once["sum"] == entry["sum"]
+    assert once["top_k"] is None
 
 
 def test_exceptions_of_task_py_are_reported(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """A ValueError of prepare() is an input error; any other exception is the file's."""
+    """A ValueError of prepare() is an input error.
+
+    Any other exception is the file's.
+    """
     server = new_server(model_with(tmp_path, WORDS, 'task = "custom"\n'))
     refused = server.call("POST", "/predictions/mine", data=b"hey!")
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
@@ -98,10 +100,8 @@ def test_exceptions_of_task_py_are_reported(
     assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED")
     assert "answer() in task.py failed: ValueError" in failed.json()["error"]
     picture = server.call("POST", "/predictions/mine?annotate=png", data=b"hey")
-    assert (
-        picture.json()["code"] == "INVALID_PARAMETER"
-        and "custom" in picture.json()["error"]
-    )
+    assert picture.json()["code"] == "INVALID_PARAMETER"
+    assert "custom" in picture.json()["error"]
 
 
 MISTAKES: dict[str, tuple[str, str]] = {
@@ -186,7 +186,8 @@ def test_invalid_task_files_are_rejected(
     answer = new_server(model_with(tmp_path, code)).call(
         "POST", "/predictions/mine", data=b"x"
     )
-    assert answer.status_code == 503 and part in answer.json()["error"]
+    assert answer.status_code == 503
+    assert part in answer.json()["error"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")
@@ -197,10 +198,8 @@ def test_code_writable_by_others_is_not_run(
     models = model_with(tmp_path, WORDS)
     (models / "mine" / "task.py").chmod(0o666)
     answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
-    assert (
-        answer.status_code == 503
-        and "can be written by every user" in answer.json()["error"]
-    )
+    assert answer.status_code == 503
+    assert "can be written by every user" in answer.json()["error"]
 
 
 def test_a_missing_task_file(new_server: StartServer, tmp_path: Path) -> None:
@@ -208,9 +207,8 @@ def test_a_missing_task_file(new_server: StartServer, tmp_path: Path) -> None:
     models = model_with(tmp_path, WORDS, 'task = "custom"\n')
     (models / "mine" / "task.py").unlink()
     answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
-    assert (
-        answer.status_code == 503 and "needs a file task.py" in answer.json()["error"]
-    )
+    assert answer.status_code == 503
+    assert "needs a file task.py" in answer.json()["error"]
 
 
 # The same over the Open Inference Protocol
@@ -242,10 +240,8 @@ def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
     body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
     answer = over_oip(server, "digits", body, top_k=2)
     plain = server.call("POST", "/predictions/digits?top_k=2", data=body).json()
-    assert (
-        answer["predictions"] == plain["predictions"]
-        and answer["task"] == plain["task"]
-    )
+    assert answer["predictions"] == plain["predictions"]
+    assert answer["task"] == plain["task"]
     text = json.dumps(np.arange(64).tolist())
     document = {
         "parameters": {"task": True},
@@ -253,17 +249,16 @@ def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
     }
     response = server.call("POST", "/v2/models/digits/infer", json=document).json()
     (output,) = response["outputs"]
-    assert (output["name"], output["datatype"], output["shape"]) == (
-        "answer",
-        "BYTES",
-        [1],
-    )
+    assert output["name"] == "answer"
+    assert output["datatype"] == "BYTES"
+    assert output["shape"] == [1]
     assert json.loads(output["data"][0])["model"] == "digits"
 
 
 def test_a_drawing_over_the_open_inference_protocol(server: Any) -> None:
-    """The PNG file is binary output; JSON cannot carry it and is rejected with the way
-    out.
+    """The PNG file is binary output.
+
+    JSON cannot carry it and is rejected with the way out.
     """
     body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
     request = oip.InferRequest(
@@ -285,7 +280,8 @@ def test_a_drawing_over_the_open_inference_protocol(server: Any) -> None:
             (output,) = oip.decode_infer_response(answer.content, length).outputs
             assert output.data[0].startswith(b"\x89PNG")
         else:
-            assert answer.status_code == 400 and "binary" in answer.json()["error"]
+            assert answer.status_code == 400
+            assert "binary" in answer.json()["error"]
 
 
 BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}

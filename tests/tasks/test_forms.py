@@ -95,10 +95,8 @@ def answer_of(service: Service, name: str, query: dict[str, Any]) -> list[Any]:
 def test_the_first_kind_of_input_is_the_models(service: Service, name: str) -> None:
     """The model's sample has this kind and gets an answer."""
     card = card_of(service, name)
-    assert (
-        card["accepts"][0] == SAMPLES[name][1]
-        and set(card["accepts"]) <= ACCEPTED.keys()
-    )
+    assert card["accepts"][0] == SAMPLES[name][1]
+    assert set(card["accepts"]) <= ACCEPTED.keys()
     assert isinstance(answer_of(service, name, {}), list)
 
 
@@ -145,18 +143,22 @@ def test_every_parameter_belongs_to_a_task(service: Service) -> None:
 
 
 def test_a_card_lists_only_the_parameters_of_its_task(service: Service) -> None:
-    """A sound has a rate and no width; a table regression has no parameter."""
+    """A sound has a rate and no width.
+
+    A table regression has no parameter.
+    """
     tones, shapes = (
         card_of(service, name)["parameters"] for name in ("tones", "shapes")
     )
-    assert (
-        {"rate", "pool"} <= tones.keys()
-        and "width" not in tones
-        and tones["rate"]["default"] == 16_000
-    )
-    assert "pcm16" in tones["format"]["enum"] and "nv21" in shapes["format"]["enum"]
-    assert tones["language"]["examples"] == ["de"] and "language" not in shapes
-    assert "rate" not in shapes and 0 <= shapes["iou"]["default"] <= 1
+    assert {"rate", "pool"} <= tones.keys()
+    assert "width" not in tones
+    assert tones["rate"]["default"] == 16_000
+    assert "pcm16" in tones["format"]["enum"]
+    assert "nv21" in shapes["format"]["enum"]
+    assert tones["language"]["examples"] == ["de"]
+    assert "language" not in shapes
+    assert "rate" not in shapes
+    assert 0 <= shapes["iou"]["default"] <= 1
     assert card_of(service, "petals")["parameters"] == {}
 
 
@@ -173,7 +175,10 @@ def test_the_columns_of_a_table(service: Service) -> None:
 
 
 def test_text_columns(tmp_path: Path) -> None:
-    """A pipeline's columns may be texts; without a range, none is shown."""
+    """A pipeline's columns may be texts.
+
+    Without a range, none is shown.
+    """
     inputs = [TensorSpec("age", "FP32", (-1, 1)), TensorSpec("town", "BYTES", (-1, 1))]
     manifest = {"task": "tabular-regression", "features": {"names": ["age", "town"]}}
     assert task_of(tmp_path, inputs, {"y": (-1, 1)}, manifest).form().features == [
@@ -220,7 +225,10 @@ def test_the_skeleton_of_a_pose(service: Service) -> None:
 
 
 def test_a_non_finite_threshold_is_omitted() -> None:
-    """A file may contain any float. The schema omits it, since JSON cannot carry it."""
+    """A file may contain any float.
+
+    The schema omits it, since JSON cannot carry it.
+    """
     for value in (float("nan"), float("inf")):
         assert "default" not in parameter("threshold", default=value).described_schema()
 

@@ -19,7 +19,8 @@ from pocketserve_wire import ApiError, ErrorCode
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
-WIDTH, HEIGHT = 8, 6
+WIDTH = 8
+HEIGHT = 6
 
 
 def hints(form: str, width: int = WIDTH, height: int = HEIGHT, **values: Any) -> Hints:
@@ -138,10 +139,12 @@ def test_yuv420(
     data: Any, half: tuple[int, int], step: int, more: tuple[int, int], last: bool
 ) -> None:
     """Three planes with any strides, as in Android's Image."""
-    width, height = 2 * half[0], 2 * half[1]
+    width = 2 * half[0]
+    height = 2 * half[1]
     y, u, v = planes(data.draw(st.integers(0, 99)), width, height)
     used = (half[0] - 1) * step + 1
-    row, uv_row = width + more[0], used + more[1]
+    row = width + more[0]
+    uv_row = used + more[1]
     body = padded(y, row) + b"".join(
         padded(spread(plane, step), uv_row, last=last) for plane in (u, v)
     )
@@ -152,7 +155,10 @@ def test_yuv420(
 
 
 def test_packed_formats() -> None:
-    """rgba, rgb and gray, with and without padding; a camera's alpha is ignored."""
+    """rgba, rgb and gray, with and without padding.
+
+    A camera's alpha is ignored.
+    """
     random = np.random.default_rng(1)
     for form, channels in (("rgba", 4), ("rgb", 3), ("gray", 1)):
         pixels = random.integers(0, 256, (HEIGHT, WIDTH, channels), np.uint8)
@@ -184,33 +190,31 @@ def test_predict_a_frame() -> None:
         memoryview(frame.tobytes()), PictureShape(4, 8, 3), ImageOptions(), 10**6, said
     )
     assert placement.picture == (20, 40)
-    assert (pixels[:3] == 200).all() and (pixels[5:] == 0).all()
+    assert (pixels[:3] == 200).all()
+    assert (pixels[5:] == 0).all()
 
 
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 def test_a_large_frame_is_halved(rotation: int) -> None:
     """The result is within a few steps of the full frame's, with the same placement."""
     image = pytest.importorskip("PIL.Image")
-    soft = image.fromarray(
-        np.random.default_rng(3).integers(0, 256, (6, 8), np.uint8)
-    ).resize((64, 48))
-    y = np.asarray(soft)
-    u, v = (np.asarray(soft.resize((32, 24)).rotate(turn)) for turn in (0, 180))
-    body = memoryview(
-        bytes(y) + bytes(np.ascontiguousarray(u)) + bytes(np.ascontiguousarray(v))
-    )
+    noise = np.random.default_rng(3).integers(0, 256, (6, 8), np.uint8)
+    soft = image.fromarray(noise).resize((64, 48))
+    small = soft.resize((32, 24))
+    y = soft.tobytes()
+    u = small.tobytes()
+    v = small.rotate(180).tobytes()
+    body = memoryview(y + u + v)
     said = hints("yuv420", 64, 48, rotation=rotation)
-    whole = np.asarray(
-        image.fromarray(read_frame(body, said)).resize(
-            (8, 6), image.Resampling.BILINEAR
-        )
-    )
-    pixels, placement = read_picture(
-        body, PictureShape(8, 6, 3), ImageOptions(), 10**6, said
-    )
+    full = image.fromarray(read_frame(body, said))
+    whole = np.asarray(full.resize((8, 6), image.Resampling.BILINEAR))
+
+    shape = PictureShape(8, 6, 3)
+    pixels, placement = read_picture(body, shape, ImageOptions(), 10**6, said)
     assert placement.picture == ((48, 64) if rotation % 180 else (64, 48))
     assert np.abs(pixels.astype(int) - whole).max() <= 8
-    assert read_frame(body, said, halved=True).shape[0] == placement.picture[1] // 2
+    halved = read_frame(body, said, halved=True)
+    assert halved.shape[0] == placement.picture[1] // 2
 
 
 REFUSED: dict[str, tuple[Hints, int, ErrorCode, str]] = {

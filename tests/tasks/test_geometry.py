@@ -26,14 +26,16 @@ WAYS = st.sampled_from(["stretch", "crop", "letterbox"])
 
 @st.composite
 def placements(draw: st.DrawFn) -> Any:
-    """Return a picture, an input, a way of resizing, and perhaps a region and a crop."""
-    picture, size = draw(SIZES), draw(SIZES)
+    """Return a picture, an input and a way of resizing.
+
+    Some have a region or a crop.
+    """
+    picture = draw(SIZES)
+    size = draw(SIZES)
     region = None
     if draw(st.booleans()):
-        left, top = (
-            draw(st.integers(0, picture[0] - 1)),
-            draw(st.integers(0, picture[1] - 1)),
-        )
+        left = draw(st.integers(0, picture[0] - 1))
+        top = draw(st.integers(0, picture[1] - 1))
         region = Area(
             left,
             top,
@@ -58,15 +60,20 @@ def test_mapping_a_point_there_and_back(placement: Any, data: st.DataObject) -> 
 @SETTINGS
 @given(placement=placements())
 def test_placements_are_consistent(placement: Any) -> None:
-    """The source lies in the picture, its target in the input, and corners map to
-    corners.
+    """Corners map to corners.
+
+    The source lies in the picture, and its target in the input.
     """
-    source, target = placement.source, placement.target
-    assert source.x >= -1e-6 and source.y >= -1e-6
+    source = placement.source
+    target = placement.target
+    assert source.x >= -1e-6
+    assert source.y >= -1e-6
     assert source.x + source.width <= placement.picture[0] + 1e-6
     assert source.y + source.height <= placement.picture[1] + 1e-6
-    assert target.x >= 0 and target.x + target.width <= placement.input[0]
-    assert target.y >= 0 and target.y + target.height <= placement.input[1]
+    assert target.x >= 0
+    assert target.x + target.width <= placement.input[0]
+    assert target.y >= 0
+    assert target.y + target.height <= placement.input[1]
     corners = np.array(
         [[target.x, target.y], [target.x + target.width, target.y + target.height]]
     )
@@ -83,7 +90,8 @@ def test_placements_are_consistent(placement: Any) -> None:
 def test_boxes_stay_on_the_picture(placement: Any, box: list[float]) -> None:
     """Any box is clipped to the picture."""
     (found,) = placement.boxes_to_picture(np.array([box]))
-    assert (found >= 0).all() and (found <= np.array([*placement.picture] * 2)).all()
+    assert (found >= 0).all()
+    assert (found <= np.array([*placement.picture] * 2)).all()
 
 
 def test_proportions() -> None:
@@ -181,4 +189,5 @@ def test_only_the_region_is_used() -> None:
     pixels, placement = read_picture(
         body, PictureShape(8, 8, 3), ImageOptions(), 10**6, hints
     )
-    assert (pixels == (0, 0, 255)).all() and placement.source == Area(10, 10, 30, 20)
+    assert (pixels == (0, 0, 255)).all()
+    assert placement.source == Area(10, 10, 30, 20)

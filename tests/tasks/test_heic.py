@@ -19,7 +19,8 @@ from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
-RED, BLUE = (255, 0, 0), (0, 0, 255)
+RED = (255, 0, 0)
+BLUE = (0, 0, 255)
 START = b"\0\0\0\x18ftypheic" + bytes(100)
 
 
@@ -119,7 +120,10 @@ TURNS = {
 @pytest.mark.heic
 @pytest.mark.parametrize("orientation", TURNS)
 def test_the_orientation_is_applied_once(heif: Any, orientation: int) -> None:
-    """Phones write the orientation for HEIF and as EXIF; it is applied once."""
+    """Phones write the orientation for HEIF and as EXIF.
+
+    It is applied once.
+    """
     stored = Image.new("RGB", (256, 128), BLUE)
     stored.paste(RED, (0, 0, 64, 64))  # the stored top left corner
     pixels = read(heic(stored, orientation), *((2, 4) if orientation >= 5 else (4, 2)))
@@ -154,9 +158,8 @@ def test_truncated_files_are_rejected(heif: Any, part: float) -> None:
     body = heic(Image.effect_noise((128, 128), 60).convert("RGB"))
     with pytest.raises(ApiError) as caught:
         read(body[: int(len(body) * part)])
-    assert (
-        caught.value.code is ErrorCode.INVALID_INPUT and len(caught.value.message) < 300
-    )
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+    assert len(caught.value.message) < 300
 
 
 @pytest.mark.heic

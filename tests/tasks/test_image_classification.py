@@ -104,7 +104,8 @@ def test_a_wrong_number_of_labels(
     names: list[str], classes: int, offset: int, told: str
 ) -> None:
     said = mismatch(Labels(names), classes, offset)
-    assert said.startswith(told) and bool(said) is bool(told)
+    assert said.startswith(told)
+    assert bool(said) is bool(told)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,8 @@ def test_half_precision() -> None:
 
 def test_channels_first() -> None:
     """For [1, channels, height, width], channels are normalised before they are moved."""
-    mean, std = (10.0, 20.0, 30.0), (1.0, 2.0, 4.0)
+    mean = (10.0, 20.0, 30.0)
+    std = (1.0, 2.0, 4.0)
     first = prepared(shape=(1, 3, 2, 4), mean=mean, std=std)
     assert first.shape == (1, 3, 2, 4)
     assert (first.transpose(0, 2, 3, 1) == prepared(mean=mean, std=std)).all()
@@ -191,10 +193,13 @@ PICTURES: dict[str, Array] = {
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("case", INPUTS)
 def test_an_array_of_pixels_is_a_picture(case: str, kind: str) -> None:
-    """uint8 [height, width, channels], alone or in a batch of one, equals its PNG file,
-    drawings included.
+    """It is uint8 [height, width, channels], alone or in a batch of one.
+
+    The answer equals its PNG file's, drawings included.
     """
-    asked, pixels, file = task(**INPUTS[case]), PICTURES[kind], io.BytesIO()
+    asked = task(**INPUTS[case])
+    pixels = PICTURES[kind]
+    file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     expected, context = (
         (one := asked.prepare(file.getbuffer())).runs[0]["image"],
@@ -215,8 +220,9 @@ def test_an_array_of_pixels_is_a_picture(case: str, kind: str) -> None:
 
 
 def array_is_the_tensor(asked: ImageClassification, pixels: Array) -> bool:
-    """Return whether the model takes a batch of one, since the tensor itself has
-    priority.
+    """Return whether an array is the model's tensor itself.
+
+    The tensor has priority over a picture.
     """
     array = asked.prepare(npy(pixels)).runs[0]["image"]
     return array.dtype == np.uint8 and array.shape == (1, *pixels.shape)
@@ -229,32 +235,33 @@ def test_an_array_of_the_inputs_type_and_shape_is_the_tensor() -> None:
     assert (asked.prepare(npy(PIXELS)).runs[0]["image"][0] == PIXELS[..., ::-1]).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "array", "got"),
-    [
-        ({"shape": (-1, 3, 2, 4)}, np.zeros((2, 4, 3), np.float32), "FP32 [2, 4, 3]"),
-        ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int16), "INT16 [3, 2, 4]"),
-        (
-            {"shape": (-1, 2, 4, 3)},
-            np.zeros((2, 2, 4, 3), np.float32),
-            "FP32 [2, 2, 4, 3]",
-        ),
-        (
-            {"shape": (-1, 2, 4, 3)},
-            np.zeros((2, 2, 4, 3), np.uint8),
-            "UINT8 [2, 2, 4, 3]",
-        ),
-        ({"shape": (-1, 3, 2, 5)}, np.zeros((3, 2, 5), np.uint8), "UINT8 [3, 2, 5]"),
-        ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int64), "INT64 [3, 2, 4]"),
-        ({"shape": (-1, 2, 4, 1)}, np.zeros((1, 8), np.uint8), "UINT8 [1, 8]"),
-        ({"shape": (-1, 2, 4, 1)}, np.zeros((8, 1), np.uint8), "UINT8 [8, 1]"),
-        (
-            {"shape": (-1, -1, -1, 3), "size": (4, 2)},
-            np.zeros((1, 3, 3, 3), np.float32),
-            "FP32 [1, 3, 3, 3]",
-        ),
-    ],
-)
+AMBIGUOUS_ARRAYS = [
+    ({"shape": (-1, 3, 2, 4)}, np.zeros((2, 4, 3), np.float32), "FP32 [2, 4, 3]"),
+    ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int16), "INT16 [3, 2, 4]"),
+    (
+        {"shape": (-1, 2, 4, 3)},
+        np.zeros((2, 2, 4, 3), np.float32),
+        "FP32 [2, 2, 4, 3]",
+    ),
+    (
+        {"shape": (-1, 2, 4, 3)},
+        np.zeros((2, 2, 4, 3), np.uint8),
+        "UINT8 [2, 2, 4, 3]",
+    ),
+    ({"shape": (-1, 3, 2, 5)}, np.zeros((3, 2, 5), np.uint8), "UINT8 [3, 2, 5]"),
+    ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int64), "INT64 [3, 2, 4]"),
+    ({"shape": (-1, 2, 4, 1)}, np.zeros((1, 8), np.uint8), "UINT8 [1, 8]"),
+    ({"shape": (-1, 2, 4, 1)}, np.zeros((8, 1), np.uint8), "UINT8 [8, 1]"),
+    (
+        {"shape": (-1, -1, -1, 3), "size": (4, 2)},
+        np.zeros((1, 3, 3, 3), np.float32),
+        "FP32 [1, 3, 3, 3]",
+    ),
+]
+"""Options of the task, an array, and its description in the error."""
+
+
+@pytest.mark.parametrize(("options", "array", "got"), AMBIGUOUS_ARRAYS)
 def test_ambiguous_arrays_are_rejected(
     options: dict[str, Any], array: Array, got: str
 ) -> None:
@@ -336,7 +343,10 @@ def test_top_k(top_k: int, count: int) -> None:
     [(0.0, "bacd"), (0.125, "bac"), (0.13, "ba"), (0.5, "b"), (0.6, "")],
 )
 def test_threshold(threshold: float, found: str) -> None:
-    """A score equal to the threshold is included; the answer may be empty."""
+    """A score equal to the threshold is included.
+
+    The answer may be empty.
+    """
     entries = answer([0.25, 0.5, 0.125, 0.0], threshold=threshold)
     assert "".join(label for label, _, _ in entries) == found
 
@@ -431,7 +441,10 @@ def test_only_the_first_row_is_used() -> None:
     ],
 )
 def test_shapes_of_pictures(shape: tuple[int, ...], expected: Any) -> None:
-    """Height, width and channels come from the shape; other shapes are rejected."""
+    """Height, width and channels come from the shape.
+
+    Other shapes are rejected.
+    """
     spec = TensorSpec("image", "FP32", shape)
     if expected is None:
         with pytest.raises(ValueError, match="not that of a picture"):

@@ -261,7 +261,8 @@ def test_label_file_formats(form: str) -> None:
 
     parsed = parse_labels(name, content)
 
-    assert parsed.names == expected and parsed.note == ""
+    assert parsed.names == expected
+    assert parsed.note == ""
 
 
 def test_text_that_only_looks_like_python_is_a_label() -> None:

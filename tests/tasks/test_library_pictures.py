@@ -300,8 +300,9 @@ def outputs(logits: list[list[float]]) -> list[dict[str, Array]]:
 def test_the_activation_of_a_detectors_logits(
     tmp_path: Path, model_type: str, logits: list[list[float]], expected: list[str]
 ) -> None:
-    """The model type, or else the number of logits, distinguishes softmax with "no
-    object" from sigmoid.
+    """The model type determines it, or else the number of logits.
+
+    Softmax has a "no object" class, unlike a sigmoid.
     """
     task: Any = select_task(detector(tmp_path, len(logits[0]), model_type))
 
@@ -370,7 +371,10 @@ def test_a_picture_too_long_for_the_memory_is_rejected(tmp_path: Path) -> None:
 
 
 def test_numbers_of_an_input_of_varying_size(tmp_path: Path) -> None:
-    """The tensor itself can have any size; boxes are in its pixels."""
+    """The tensor itself can have any size.
+
+    Boxes are in its pixels.
+    """
     task: Any = select_task(detector(tmp_path, 2, "rt_detr"))
     rows = np.zeros((1, 3, 10, 20)).tolist()
     prepared = task.prepare(memoryview(str(rows).encode()))
@@ -494,7 +498,10 @@ def test_labels_identify_a_maps_class_axis(tmp_path: Path) -> None:
 
 
 def test_masks_of_queries(tmp_path: Path) -> None:
-    """MaskFormer weights masks by their classes; the last class is "no object"."""
+    """MaskFormer weights masks by their classes.
+
+    The last class is "no object".
+    """
     shapes = {"class_queries_logits": (-1, 3, 3), "masks_queries_logits": (-1, 3, 8, 8)}
     task = segmenter(
         tmp_path, shapes, {"architectures": ["MaskFormerForInstanceSegmentation"]}, 2

@@ -43,10 +43,12 @@ def save(path: Path, graph: Any) -> None:
 
 
 def remembering(path: Path) -> None:
-    """Create a classifier of grey pictures [1, 4, 6] with state; scores are column
-    means plus state.
+    """Create a classifier of grey pictures [1, 4, 6] with state.
+
+    Scores are column means plus state.
     """
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    kind = onnx.TensorProto.FLOAT
     shapes = {"image": [1, 4, 6], "before": [1, 6], "scores": [1, 6], "after": [1, 6]}
     ends = {
         name: helper.make_tensor_value_info(name, kind, shape)
@@ -72,7 +74,8 @@ def remembering(path: Path) -> None:
 
 def by_column(path: Path) -> None:
     """Create a classifier of two columns whose scores are a and b."""
-    helper, kind = onnx.helper, onnx.TensorProto
+    helper = onnx.helper
+    kind = onnx.TensorProto
     ends = [
         helper.make_tensor_value_info("a", kind.FLOAT, ["n", 1]),
         helper.make_tensor_value_info("b", kind.INT64, ["n", 1]),
@@ -110,8 +113,9 @@ def client(request: pytest.FixtureRequest, served: Server) -> Iterator[Client]:
 
 
 def test_a_picture_without_channels_beside_a_state(client: Client) -> None:
-    """File, array and numbers give the same answer, and each request starts from the
-    initial state.
+    """File, array and numbers give the same answer.
+
+    Each request starts from the initial state.
     """
     pixels = np.zeros((4, 6), np.uint8)
     pixels[:, 2] = 255
@@ -175,14 +179,17 @@ def table(folder: Path, specs: list[TensorSpec], **features: Any) -> Rows:
 def test_columns_of_several_datatypes(tmp_path: Path, body: bytes) -> None:
     """Each column has its own type, and texts may look like numbers."""
     found = table(tmp_path, PEOPLE).read(memoryview(body))[0]
-    assert found["age"].tolist() == [[41], [7]] and found["age"].dtype == np.int64
+    assert found["age"].tolist() == [[41], [7]]
+    assert found["age"].dtype == np.int64
     assert found["city"].tolist() == [[b"Bonn"], [b"5,1"]]
-    assert found["pay"].tolist() == [1.5, 2.0] and found["pay"].dtype == np.float32
+    assert found["pay"].tolist() == [1.5, 2.0]
+    assert found["pay"].dtype == np.float32
 
 
 def test_features_name_columns(tmp_path: Path) -> None:
-    """In the manifest's order if they are the inputs' names, otherwise in the inputs'
-    order.
+    """They are in the manifest's order if they are the inputs' names.
+
+    Otherwise they are in the inputs' order.
     """
     found = table(tmp_path, PEOPLE, names=["pay", "city", "age"]).read(
         memoryview(b'[2.5, "Bonn", 41]')
@@ -272,7 +279,8 @@ def test_a_detector_with_a_state(tmp_path: Path) -> None:
 
 def test_a_grey_picture_without_channels_needs_a_manifest(tmp_path: Path) -> None:
     """[1, 49, 40] may also be a spectrogram."""
-    spec, outputs = [TensorSpec("x", "FP32", (-1, 28, 28))], {"y": (1, 2)}
+    spec = [TensorSpec("x", "FP32", (-1, 28, 28))]
+    outputs = {"y": (1, 2)}
     files = {"labels.txt": "a\nb\n"}
     assert task_of(tmp_path, spec, outputs, {}, files).name == "tensors"
     task = task_of(tmp_path, spec, outputs, {"task": "image-classification"}, files)

@@ -31,11 +31,9 @@ from pocketserve_wire import ApiError, ErrorCode
 from text_models import task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
-INPUT, TENSOR, MALFORMED = (
-    ErrorCode.INVALID_INPUT,
-    ErrorCode.INVALID_TENSOR,
-    ErrorCode.MALFORMED_JSON,
-)
+INPUT = ErrorCode.INVALID_INPUT
+TENSOR = ErrorCode.INVALID_TENSOR
+MALFORMED = ErrorCode.MALFORMED_JSON
 OPTIONS = AnswerOptions()
 
 
@@ -73,7 +71,8 @@ def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
     """Return the rows that the model gets."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     (array,) = task.prepare(memoryview(text)).runs[0].values()
-    assert array.dtype == np.float32 and array.ndim == 2
+    assert array.dtype == np.float32
+    assert array.ndim == 2
     result: list[Any] = array.tolist()
     return result
 
@@ -112,7 +111,8 @@ def test_rows(case: str) -> None:
 def test_missing_numbers(body: bytes) -> None:
     """NaN and null reach the model as NaN, since some models are trained with gaps."""
     ((first, *rest),) = rows(body)
-    assert math.isnan(first) and rest == [1, 2]
+    assert math.isnan(first)
+    assert rest == [1, 2]
 
 
 BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
@@ -468,11 +468,9 @@ def test_outputs_without_a_json_form() -> None:
 def test_npy_files(array: Any, order: Any) -> None:
     """Any byte order and memory layout is read into a contiguous array."""
     read = arrays.read_npy(memoryview(npy(np.asarray(array, order=order))))
-    assert (
-        (read == array).all()
-        and read.shape == np.shape(array)
-        and read.flags.c_contiguous
-    )
+    assert (read == array).all()
+    assert read.shape == np.shape(array)
+    assert read.flags.c_contiguous
 
 
 class Trap:
@@ -739,7 +737,8 @@ def test_no_array_is_reinterpreted(
     """An accepted array reaches the model with each element in its position."""
     array = np.arange(math.prod(sent), dtype=np.float32).reshape(sent)
     body = json.dumps(array.tolist()).encode() if as_json else npy(array)
-    task, expected = Tensors([spec(shape=wanted)]), got_shape(sent, wanted)
+    task = Tensors([spec(shape=wanted)])
+    expected = got_shape(sent, wanted)
     if expected is None:
         with pytest.raises(
             ApiError, match=re.escape(f"expected FP32 {list(wanted)}, got")
@@ -753,38 +752,38 @@ def test_no_array_is_reinterpreted(
 
 def got_shape(sent: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...] | None:
     """Restate the rule: the only accepted shape that describes the same array, or None."""
-    sizes = [[*range(1, 257)] if dim < 0 else [dim] for dim in wanted]
+    accepted = _accepted_shapes(sent, wanted)
+    assert len(accepted) < 2
+    return next(iter(accepted), None)
+
+
+def _accepted_shapes(
+    sent: tuple[int, ...], wanted: tuple[int, ...]
+) -> set[tuple[int, ...]]:
+    takes_one_row = wanted[:1] in ((1,), (-1,))
     if len(sent) < 2 and wanted.count(-1) > 1:
-        sizes = [
-            [1, *sent][-2:] if dim < 0 else [dim] for dim in wanted
-        ]  # only a batch of one is left
-        taken = (
-            {(1, *sent)} & set(itertools.product(*sizes))
-            if wanted[0] in (1, -1)
-            else set()
-        )
-    elif len(sent) < 2:
-        taken = {
-            shape
-            for shape in itertools.product(*sizes)
-            if math.prod(shape) == math.prod(sent)
-        }
-    elif -1 in wanted:
-        same = {sent} | ({(1, *sent)} if wanted[0] in (1, -1) else set())
-        taken = {
-            s
-            for s in same
-            if len(s) == len(wanted)
-            and all(w in (-1, g) for w, g in zip(wanted, s, strict=True))
-        }
-    else:
-        taken = (
-            {wanted}
-            if [d for d in sent if d > 1] == [d for d in wanted if d > 1]
-            else set()
-        )
-    assert len(taken) < 2
-    return next(iter(taken), None)
+        if not takes_one_row:
+            return set()
+        # only a batch of one is left
+        sizes = [[1, *sent][-2:] if dim < 0 else [dim] for dim in wanted]
+        return {(1, *sent)} & set(itertools.product(*sizes))
+    if len(sent) < 2:
+        sizes = [[*range(1, 257)] if dim < 0 else [dim] for dim in wanted]
+        count = math.prod(sent)
+        shapes = itertools.product(*sizes)
+        return {shape for shape in shapes if math.prod(shape) == count}
+    if -1 in wanted:
+        same = [sent, (1, *sent)] if takes_one_row else [sent]
+        return {shape for shape in same if _fits(shape, wanted)}
+    if [dim for dim in sent if dim > 1] == [dim for dim in wanted if dim > 1]:
+        return {wanted}
+    return set()
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    if len(shape) != len(wanted):
+        return False
+    return all(dim in (-1, size) for dim, size in zip(wanted, shape, strict=True))
 
 
 @SETTINGS
@@ -810,7 +809,10 @@ def test_random_bodies_do_no_harm(body: bytes) -> None:
 
 
 def test_rows_to_classes(tmp_path: Path) -> None:
-    """Each row gets its classes; entries of a single row have no number."""
+    """Each row gets its classes.
+
+    Entries of a single row have no number.
+    """
     manifest = {
         "task": "tabular-classification",
         "labels": "l.txt",
@@ -911,10 +913,8 @@ def test_recommend_items(tmp_path: Path) -> None:
     """
     task = recommender(tmp_path)
     prepared = task.prepare(memoryview(b'[1, "brazil"]'))
-    assert (
-        prepared.runs[0]["history"].tolist() == [[1, 2, 0, 0]]
-        and prepared.runs[0]["history"].dtype == np.int32
-    )
+    assert prepared.runs[0]["history"].tolist() == [[1, 2, 0, 0]]
+    assert prepared.runs[0]["history"].dtype == np.int32
     scores = {"scores": np.array([[0.9, 0.8, 0.7, 0.1, 0.6, 0.2]], np.float32)}
     found = task.answer([scores], AnswerOptions(top_k=2), prepared.context)
     assert [(e["label"], e["index"]) for e in found] == [("Dune", 4), ("Ed Wood", 5)]

@@ -281,7 +281,10 @@ def test_request_parameters(tmp_path: Path) -> None:
 
 
 def test_ways_of_resizing(tmp_path: Path) -> None:
-    """A letterbox's bars are subtracted; a crop's boxes lie in the visible part."""
+    """A letterbox's bars are subtracted.
+
+    A crop's boxes lie in the visible part.
+    """
     corners = np.array(
         [[0.25, 0.0, 0.75, 1.0]]
     )  # the part of a 200 x 100 input that a square picture fills
@@ -355,7 +358,10 @@ def test_invalid_manifests_are_rejected(tmp_path: Path, case: str) -> None:
 
 
 def test_anchors_behind_a_link(tmp_path: Path) -> None:
-    """The link may point within the model's folder; the error names a link out of it."""
+    """The link may point within the model's folder.
+
+    The error names a link out of it.
+    """
     outputs = {"boxes": (1, 4, 4), "scores": (1, 4, 2)}
     manifest = {
         "task": "object-detection",
@@ -394,10 +400,8 @@ def test_metadata_of_other_tools_suffices(tmp_path: Path) -> None:
     }
     outputs = shaped({"o": ROWS8})
     task = select_task(facts(tmp_path, {"o": (1, 6, 4)}, properties=properties))
-    assert (
-        task.name == "object-detection"
-        and "fit between bars" in task.describe()["preprocessing"]
-    )
+    assert task.name == "object-detection"
+    assert "fit between bars" in task.describe()["preprocessing"]
     prepared = task.prepare(picture(400, 200))
     assert [
         entry["label"]
@@ -442,8 +446,9 @@ def test_transposed_rows_of_ultralytics(tmp_path: Path, labels: str) -> None:
 
 
 def test_metadata_in_an_archive(tmp_path: Path) -> None:
-    """A TFLite file's metadata.json reads like ONNX metadata; damaged metadata is
-    ignored.
+    """A TFLite file's metadata.json reads like ONNX metadata.
+
+    Damaged metadata is ignored.
     """
     kind = next(kind for kind in FORMATS if kind.name == "tflite")
     path = tmp_path / "m.tflite"
@@ -484,7 +489,8 @@ def test_overlapping_boxes_are_suppressed(
     classes = np.array([data.draw(st.integers(0, 2)) for _ in boxes])
     kept = list(suppress(corners, classes, limit, len(boxes)))
     assert list(suppress(corners, classes, limit, 2)) == kept[:2]
-    assert kept == sorted(kept) and kept[0] == 0
+    assert kept == sorted(kept)
+    assert kept[0] == 0
     for index in range(len(boxes)):
         better = [k for k in kept if k < index and classes[k] == classes[index]]
         crossing = any(
@@ -510,8 +516,9 @@ def test_box_types_and_orders(boxes: list[Any], order: list[int], kind: str) -> 
 
 
 def test_generated_anchors() -> None:
-    """The SSD of TensorFlow's API on 300 x 300 has 1917; the first and last match its
-    code.
+    """The SSD of TensorFlow's API on 300 x 300 has 1917.
+
+    The first and last match its code.
     """
     options = AnchorOptions(strides=(16, 30, 60, 100, 150, 300))
     anchors = generate_anchors(options, 300, 300)
@@ -530,7 +537,8 @@ def test_generated_anchors() -> None:
         128,
         128,
     )
-    assert fixed.shape == (256 * 2 + 64 * 2, 4) and (fixed[:, 2:] == 1).all()
+    assert fixed.shape == (256 * 2 + 64 * 2, 4)
+    assert (fixed[:, 2:] == 1).all()
 
 
 def test_decoding_undoes_encoding() -> None:

@@ -30,7 +30,8 @@ from pocketserve_wire import ApiError, ErrorCode
 def test_values_are_parsed(name: str, given: Any, value: Any) -> None:
     """A value gets the parameter's own type."""
     found = hints_and_options({name: given}, "")[0].values[name]
-    assert found == value and type(found) is type(value)
+    assert found == value
+    assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +67,25 @@ def test_invalid_values_are_rejected(name: str, given: Any) -> None:
 
 
 def test_parameters_reach_the_task() -> None:
-    """Both directions of a task see all values; names of the interface are left to it."""
+    """Both directions of a task see all values.
+
+    Names of the interface are left to it.
+    """
     hints, options = hints_and_options(
         {"top_k": "2", "width": "7", "version": "x"}, "image/png"
     )
-    assert hints.content_type == "image/png" and hints.values == options.values == {
-        "top_k": 2,
-        "width": 7,
-    }
-    assert (options.top_k, options.threshold, options.language) == (2, None, None)
+    assert hints.content_type == "image/png"
+    assert (
+        hints.values
+        == options.values
+        == {
+            "top_k": 2,
+            "width": 7,
+        }
+    )
+    assert options.top_k == 2
+    assert options.threshold is None
+    assert options.language is None
 
 
 def test_the_table_of_parameters_is_complete() -> None:

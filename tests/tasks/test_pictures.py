@@ -27,7 +27,9 @@ Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 MAX_PIXELS = 1_000_000
-RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
+RED = (255, 0, 0)
+BLUE = (0, 0, 255)
+WHITE = (255, 255, 255)
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits" / "samples"
 
 
@@ -52,7 +54,10 @@ def two_halves(mode: str = "RGB", width: int = 40, height: int = 20) -> Any:
 
 
 def near(pixel: Array, colour: tuple[int, ...], tolerance: int = 6) -> bool:
-    """Return whether a pixel is about that colour; lossy formats and conversions round."""
+    """Return whether a pixel is about that colour.
+
+    Lossy formats and conversions round.
+    """
     return bool(np.abs(pixel.astype(int) - np.array(colour)).max() <= tolerance)
 
 
@@ -77,13 +82,15 @@ def test_picture_formats(case: str) -> None:
         saved(two_halves(mode), case.split()[0], **options), width=8, height=4
     )
     assert (pixels.shape, pixels.dtype) == ((4, 8, 3), np.uint8)
-    assert near(pixels[2, 1], RED) and near(pixels[2, 6], BLUE)
+    assert near(pixels[2, 1], RED)
+    assert near(pixels[2, 6], BLUE)
 
 
 @pytest.mark.parametrize("case", ["JPEG", "PNG", "BMP"])
 def test_a_file_is_not_copied(case: str) -> None:
-    """It is read piece by piece from the receive buffer; GIF and WebP read larger
-    pieces.
+    """It is read piece by piece from the receive buffer.
+
+    GIF and WebP read larger pieces.
     """
     mode, options = FORMATS[case]
     file = saved(two_halves(mode), case, **options) + bytes(1 << 22)
@@ -113,12 +120,14 @@ def test_other_formats_are_rejected(kind: str, message: str) -> None:
 
 
 def test_jpeg_is_scaled_by_its_decoder() -> None:
-    """A large JPEG is decoded at a fraction of its size, so its full size may exceed
-    the limit.
+    """A large JPEG is decoded at a fraction of its size.
+
+    Its full size may exceed the limit.
     """
     body = saved(two_halves(width=1600, height=800), "JPEG", quality=95)
     pixels = read(body, width=100, height=50, max_pixels=100_000)
-    assert near(pixels[25, 10], RED) and near(pixels[25, 90], BLUE)
+    assert near(pixels[25, 10], RED)
+    assert near(pixels[25, 90], BLUE)
     with pytest.raises(ApiError, match="1600x800"):
         read(body, width=1600, height=800, max_pixels=100_000)
 
@@ -145,9 +154,7 @@ DEEP_OR_TRANSPARENT = [
 def test_conversion_in_strips_changes_no_pixel(
     case: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Converting in strips saves memory and changes no pixel, even in a shorter last
-    strip.
-    """
+    """This includes a shorter last strip."""
     noise = np.random.default_rng(1).integers(0, 256, (11, 5, 4), np.uint8)
     mode = case.split()[0]
     if mode == "I;16":
@@ -205,9 +212,7 @@ BEFORE: dict[str, bytes] = {
 def test_a_gif_is_measured_before_it_is_opened(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The frame may be larger than the screen, and opening the file would already
-    allocate for it.
-    """
+    """Opening the file would already allocate for a frame larger than the screen."""
     small = gif_of((8, 8), (9, 30), BEFORE[case])
     assert size_to_hold(small) == Image.open(io.BytesIO(small)).size == (9, 30)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
@@ -249,10 +254,8 @@ def test_several_jpegs_in_one_file() -> None:
 
     The first is used, and scaled by its decoder.
     """
-    first, second = (
-        two_halves(width=1600, height=800),
-        Image.new("RGB", (1600, 800), WHITE),
-    )
+    first = two_halves(width=1600, height=800)
+    second = Image.new("RGB", (1600, 800), WHITE)
     body = saved(first, "MPO", save_all=True, append_images=[second], quality=95)
     assert near(read(body, width=100, height=50, max_pixels=100_000)[25, 10], RED)
 
@@ -360,7 +363,8 @@ def test_one_bit(channels: int) -> None:
 def test_grey_for_a_colour_model_and_back() -> None:
     """Grey becomes three equal channels, and colour becomes its luminance."""
     pixels = read(saved(Image.new("L", (3, 3), 77)))
-    assert (pixels == 77).all() and pixels.shape == (2, 2, 3)
+    assert (pixels == 77).all()
+    assert pixels.shape == (2, 2, 3)
     assert (
         read(saved(Image.new("RGB", (3, 3), RED)), channels=1).reshape(-1).tolist()
         == [76] * 4
@@ -378,14 +382,14 @@ def columns(how: str, image: Any) -> list[str]:
 
 
 def test_ways_of_resizing() -> None:
-    """For a wide picture, stretch keeps all, crop keeps the middle, and letterbox adds
-    black bars.
+    """The picture is wide.
+
+    Stretch keeps all, crop keeps the middle, and letterbox adds black bars.
     """
     wide = Image.new("RGB", (160, 80), BLUE)
     wide.paste(RED, (0, 0, 40, 80))  # the quarter that crop drops
-    assert (
-        columns("stretch", wide)[0] == "r" and columns("stretch", wide)[3:] == ["b"] * 5
-    )
+    assert columns("stretch", wide)[0] == "r"
+    assert columns("stretch", wide)[3:] == ["b"] * 5
     assert columns("crop", wide)[1:] == ["b"] * 7
     boxed = read(saved(wide), width=8, height=8, resize="letterbox")
     assert [bool((row == 0).all()) for row in boxed] == [
@@ -428,7 +432,10 @@ def test_a_picture_of_the_target_size_is_unchanged() -> None:
     ],
 )
 def test_inverting(when: str, ground: int, ink: int) -> None:
-    """Dark on light becomes light on dark, always or if the border is light."""
+    """Dark on light becomes light on dark.
+
+    This happens always, or if the border is light.
+    """
     image = Image.new("L", (6, 6), ground)
     image.paste(ink, (2, 2, 4, 4))
     pixels = read(saved(image), width=6, height=6, channels=1, invert=when)
@@ -445,7 +452,10 @@ def test_inverting(when: str, ground: int, ink: int) -> None:
     "size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)]
 )
 def test_huge_pictures_are_rejected_before_decoding(size: tuple[int, int]) -> None:
-    """The announced size is checked before decoding; these files contain no pixels."""
+    """The announced size is checked before decoding.
+
+    These files contain no pixels.
+    """
     with pytest.raises(ApiError, match="limit is 1000000") as caught:
         read(png(*size))
     assert caught.value.code is ErrorCode.INVALID_INPUT
@@ -455,7 +465,7 @@ def test_huge_pictures_are_rejected_before_decoding(size: tuple[int, int]) -> No
 def test_bombs_of_every_format_are_rejected(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few bytes that announce a quarter of a gigapixel are rejected without decoding."""
+    """A few bytes announce a quarter of a gigapixel."""
     if case.startswith(("GIF", "WEBP", "JPEG")):
         monkeypatch.setattr(
             Image, "open", lambda *_, **__: pytest.fail("opened, which allocates")
@@ -580,9 +590,7 @@ def test_damaged_pictures_do_no_harm(data: st.DataObject) -> None:
 
 
 def test_the_samples_of_the_digits_model_are_inverted() -> None:
-    """Dark ink on white paper becomes light on dark, like the digits model's training
-    data.
-    """
+    """The model's training data was light on dark."""
     for path in sorted(DIGITS.glob("*.png")):
         pixels = read(path.read_bytes(), 28, 28, 1, invert="auto")
         assert pixels.shape == (28, 28, 1)

@@ -36,7 +36,8 @@ def test_tones_are_kept(rate: int, wanted: int) -> None:
     for frequency in (50.0, 1000.0, 0.4 * min(rate, wanted)):
         found = resample(tone(0.48, rate, frequency).astype(np.float32), rate, wanted)
         expected = tone(0.48, wanted, frequency)
-        assert abs(len(found) - len(expected)) <= 1 and found.dtype == np.float32
+        assert abs(len(found) - len(expected)) <= 1
+        assert found.dtype == np.float32
         count = min(len(found), len(expected))
         difference = middle(found[:count], wanted) - middle(expected[:count], wanted)
         assert np.abs(difference).max() < (
@@ -92,11 +93,9 @@ def test_length_and_channels(count: int, rate: int, channels: int) -> None:
     )
     found = resample(samples, rate, 16_000)
     assert found.shape == (-(-count * 16_000 // rate), channels)
-    assert (
-        np.isfinite(found).all()
-        and (found == found[:, :1]).all()
-        and np.abs(found).max() < 1.5
-    )
+    assert np.isfinite(found).all()
+    assert (found == found[:, :1]).all()
+    assert np.abs(found).max() < 1.5
 
 
 def test_the_same_rate_changes_nothing() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, StartServer
+from conftest import ROOT, Server, StartServer
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
 from pocketserve.runtimes.metadata_parts import (
@@ -35,7 +35,7 @@ from pocketserve.tasks.text.sentencepiece import SentencePiece
 from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.text.tokenizers import sentencepiece_of
 from pocketserve.tasks.text.tokens import Special
-from pocketserve.tensors import TensorSpec
+from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from tasks.sentencepiece_vectors import (
     DATA,
@@ -128,9 +128,7 @@ def test_random_texts_have_the_librarys_tokens(
 def test_every_character_has_the_librarys_tokens(
     library: dict[str, bytes], name: str
 ) -> None:
-    """The first 128 thousand characters, a thousand at a time, and all of Hangul in
-    parts.
-    """
+    """Covers the first 128 thousand characters, and all of Hangul."""
     content = library[name]
     ours = SentencePiece(read_model(content), Special())
     chars = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
@@ -301,9 +299,7 @@ def test_a_cancelled_request_ends_its_tokenization(name: str) -> None:
 def test_only_the_needed_part_of_a_text_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first tokens of a long text cost no more than those of a short one, and are
-    the same.
-    """
+    """A long text costs no more than a short one with the same first tokens."""
     ours = SentencePiece(read_model(content_of("unigram")), Special())
     text = "turn on the lamp please "
     monkeypatch.setattr(charsmap, "MAX_NORMALIZED", 100)
@@ -341,7 +337,7 @@ def described(
     content: bytes = ALBERT,
     manifest: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return the task of a TFLite file with this tokenizer in its metadata and archive."""
+    """Return the task of a TFLite file with this tokenizer."""
     folder.mkdir(exist_ok=True)
     inputs = [
         TensorSpec(f"serving_default_{name}:0", "INT32", (1, 8)) for name in names
@@ -363,8 +359,9 @@ def described(
 
 
 def test_a_tokenizer_from_the_files_metadata(tmp_path: Path) -> None:
-    """A classifier with a SentencePiece file needs no manifest; BERT-like ones get
-    special tokens.
+    """A classifier with a SentencePiece file needs no manifest.
+
+    BERT-like ones get special tokens.
     """
     unit = SentencePieceTokenizer((AssociatedFile("30k.model"),), ())
     task = described(tmp_path, unit, ["ids", "mask", "segment_ids"])
@@ -374,10 +371,8 @@ def test_a_tokenizer_from_the_files_metadata(tmp_path: Path) -> None:
         run[f"serving_default_{name}:0"][0].tolist() for name in ("ids", "mask")
     )
     words = "[CLS] ▁turn"
-    assert (
-        ids[:2] == [NUMBERS[piece] for piece in words.split()]
-        and NUMBERS["[SEP]"] in ids
-    )
+    assert ids[:2] == [NUMBERS[piece] for piece in words.split()]
+    assert NUMBERS["[SEP]"] in ids
     assert ids[sum(mask) :] == [NUMBERS["<pad>"]] * (8 - sum(mask))
 
 
@@ -412,7 +407,8 @@ def test_an_unusable_tokenizer(
     """
     unit, content, why = UNUSABLE[case]
     task = described(tmp_path / "hub", unit, ["ids"], content)
-    assert task.name == "tensors" and re.search(why, task.problem)
+    assert task.name == "tensors"
+    assert re.search(why, task.problem)
     assert re.search(
         f"served as tensors, not as text-classification: .*{why}", caplog.text
     )
@@ -443,7 +439,10 @@ def ids_by(folder: Path, file: str, text: str, **table: Any) -> list[int]:
 
 
 def test_a_tokenizer_from_a_manifest(tmp_path: Path) -> None:
-    """The manifest names the file, and whether begin and end pieces surround a text."""
+    """The manifest names the file.
+
+    It also says whether begin and end pieces surround a text.
+    """
     bare = [token[0] for token in tokens(content_of("unigram"), "the lamp")]
     assert ids_by(tmp_path / "1", "unigram", "the lamp") == bare
     assert ids_by(
@@ -488,7 +487,36 @@ def test_answers_begin_with_a_letter(tmp_path: Path) -> None:
     best = task.answer(
         [{"end_logits": logits, "start_logits": logits}], AnswerOptions(1), context
     )[0]
-    assert (best["answer"], best["start"], best["end"]) == ("lamp", 20, 24)
+    assert best["answer"] == "lamp"
+    assert best["start"] == 20
+    assert best["end"] == 24
+
+
+def make_embedder(folder: Path) -> None:
+    """Create a model whose texts are split by a SentencePiece file."""
+    folder.mkdir(parents=True)
+    phrases = ROOT / "tests" / "models" / "phrases" / "phrases.tflite"
+    (folder / "pieces.tflite").write_bytes(phrases.read_bytes())
+    (folder / "spiece.model").write_bytes(content_of("albert"))
+    (folder / "model.toml").write_text(
+        'task = "text-embedding"\n[text]\ntokenizer = "sentencepiece"\npooling = "mean"\n'
+    )
+
+
+def embedding_of_tokens(server: Server, text: str) -> Array:
+    """Return the pooled output of a text's own tokens, sent as a tensor."""
+    pieces = [token[0] for token in tokens(content_of("albert"), text)]
+    ids = [NUMBERS["[CLS]"], *pieces, NUMBERS["[SEP]"]]
+    row = {
+        "name": "input_ids",
+        "datatype": "INT32",
+        "shape": [1, 16],
+        "data": ids + [0] * (16 - len(ids)),
+    }
+    answer = server.call("POST", "/v2/models/pieces/infer", json={"inputs": [row]})
+    vectors = np.reshape(answer.json()["outputs"][0]["data"], (16, -1))
+    pooled = vectors[: len(ids)].mean(axis=0)
+    return pooled / np.linalg.norm(pooled)
 
 
 @pytest.mark.live
@@ -496,53 +524,26 @@ def test_a_served_model_with_a_tokenizer(
     new_server: StartServer, tmp_path: Path
 ) -> None:
     """Over HTTP and the socket, a text gives the same answer as its tokens."""
-    own = tmp_path / "models" / "pieces"
-    own.mkdir(parents=True)
-    (own / "pieces.tflite").write_bytes(
-        (ROOT / "tests" / "models" / "phrases" / "phrases.tflite").read_bytes()
-    )
-    (own / "spiece.model").write_bytes(content_of("albert"))
-    (own / "model.toml").write_text(
-        'task = "text-embedding"\n[text]\ntokenizer = "sentencepiece"\npooling = "mean"\n'
-    )
+    make_embedder(tmp_path / "models" / "pieces")
     server = new_server(tmp_path / "models")
+    path = "/predictions/pieces"
     text = "turn on the größe lamp"
-    answer = server.call("POST", "/predictions/pieces", data=text.encode())
+    answer = server.call("POST", path, data=text.encode())
     assert answer.status_code == 200, answer.text
-    found = answer.json()["predictions"]
+    predictions = answer.json()["predictions"]
     with server.connect() as framed:
-        assert (
-            json.loads(framed.call("POST /predictions/pieces", text.encode()).body)[
-                "predictions"
-            ]
-            == found
-        )
-    ids = [
-        NUMBERS["[CLS]"],
-        *(token[0] for token in tokens(content_of("albert"), text)),
-        NUMBERS["[SEP]"],
-    ]
-    row = {
-        "name": "input_ids",
-        "datatype": "INT32",
-        "shape": [1, 16],
-        "data": ids + [0] * (16 - len(ids)),
-    }
-    outputs = server.call(
-        "POST", "/v2/models/pieces/infer", json={"inputs": [row]}
-    ).json()["outputs"]
-    pooled = np.reshape(outputs[0]["data"], (16, -1))[: len(ids)].mean(axis=0)
+        body = framed.call(f"POST {path}", text.encode()).body
+    assert json.loads(body)["predictions"] == predictions
     np.testing.assert_allclose(
-        found[0]["embedding"], pooled / np.linalg.norm(pooled), rtol=1e-4
+        predictions[0]["embedding"], embedding_of_tokens(server, text), rtol=1e-4
     )
     for wrong, part in (
         (b"", "text is empty"),
         (b"\xff", "not UTF-8"),
         (b"a" * 200_001, "the limit is 200000"),
     ):
-        refused = server.call("POST", "/predictions/pieces", data=wrong)
-        assert refused.status_code == 400 and part in refused.json()["error"]
-    assert (
-        server.call("POST", "/predictions/pieces", data=b"lamp " * 20_000).status_code
-        == 200
-    )
+        rejected = server.call("POST", path, data=wrong)
+        assert rejected.status_code == 400
+        assert part in rejected.json()["error"]
+    long_text = server.call("POST", path, data=b"lamp " * 20_000)
+    assert long_text.status_code == 200

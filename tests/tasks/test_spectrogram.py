@@ -53,7 +53,8 @@ def test_spectrograms_equal_those_of_other_libraries(library: str, name: str) ->
     with np.load(DATA / f"spectrogram_{library}.npz") as data:
         wanted = data[name]
     found = spectrogram(**CASES[library][name]).features(signal())
-    assert found.dtype == np.float32 and found.shape == wanted.shape
+    assert found.dtype == np.float32
+    assert found.shape == wanted.shape
     np.testing.assert_allclose(
         found, wanted, rtol=0, atol=TOLERANCE[library] * np.abs(wanted).max()
     )
@@ -75,18 +76,17 @@ def test_spectrograms_equal_those_of_other_libraries(library: str, name: str) ->
 def test_any_length(
     samples: int, n_fft: int, less: int, hop: int, center: bool, pad: str, frame: str
 ) -> None:
-    """Frames are finite and as many as computed, for silence too; the minimum of
-    samples is exact.
+    """Frames are finite and as many as computed, for silence too.
+
+    The minimum of samples is exact.
     """
     made = spectrogram(
         n_fft=n_fft, win_length=max(2, n_fft - less), hop_length=hop, center=center, pad_mode=pad, frame_length=frame,
         kind="linear",
     )  # fmt: skip
     found = made.features(np.sin(np.arange(samples, dtype=np.float32)))
-    assert (
-        found.shape == (made.count(samples), n_fft // 2 + 1)
-        and np.isfinite(found).all()
-    )
+    assert found.shape == (made.count(samples), n_fft // 2 + 1)
+    assert np.isfinite(found).all()
     assert np.isfinite(made.features(np.zeros(samples, np.float32))).all()
     fewest = made.samples(found.shape[0])
     assert made.count(fewest) == found.shape[0]
@@ -140,7 +140,8 @@ def test_mel_filters(bands: int, low: float, width: float, scale: str) -> None:
     }
     weights = mel_filters(options(table), RATE)
     hertz = np.arange(2049) * (RATE / 4096)
-    assert weights.shape == (2049, bands) and (weights >= 0).all()
+    assert weights.shape == (2049, bands)
+    assert (weights >= 0).all()
     assert not weights[(hertz < low - 1e-6) | (hertz > low + width + 1e-6)].any()
     filled = weights[:, weights.any(axis=0)]
     assert (np.diff(filled.argmax(axis=0)) >= 0).all()
@@ -180,13 +181,13 @@ def test_spectrogram_normalisation() -> None:
     """By window, by bin, by constants of the manifest; and a range below the maximum."""
     sound = signal()[:2500]
     every = spectrogram(**SMALL, normalize="all").features(sound)
-    assert every.mean() == pytest.approx(0, abs=1e-5) and every.std() == pytest.approx(
-        1, abs=1e-3
-    )
+    assert every.mean() == pytest.approx(0, abs=1e-5)
+    assert every.std() == pytest.approx(1, abs=1e-3)
     per_bin = spectrogram(**SMALL, normalize="per-bin").features(sound)
     np.testing.assert_allclose(per_bin.mean(axis=0), 0, atol=1e-5)
     plain = spectrogram(**SMALL).features(sound)
-    mean, std = np.arange(20.0), np.arange(1.0, 21.0)
+    mean = np.arange(20.0)
+    std = np.arange(1.0, 21.0)
     own = spectrogram(**SMALL, mean=mean.tolist(), std=std.tolist()).features(sound)
     np.testing.assert_allclose(own, (plain - mean) / std, rtol=1e-5, atol=1e-5)
     for log, unit in (("db", 1.0), ("log10", 0.1), ("natural", np.log(10) / 10)):
@@ -236,7 +237,8 @@ def test_dimensions_of_the_input(tmp_path: Path, case: str) -> None:
     shape, table, expected, swapped = PLACED[case]
     task = classifier(tmp_path, shape, **table)
     found = inputs(task, wav(tone(), bits=32, floating=True))
-    assert {a.shape for a in found} == {expected} and found[0].dtype == np.float32
+    assert {a.shape for a in found} == {expected}
+    assert found[0].dtype == np.float32
     sound = tone()[:, 0].astype(np.float32)
     first = spectrogram(
         **SMALL, **{k: v for k, v in table.items() if k != "frames"}
@@ -301,7 +303,8 @@ def test_windows(tmp_path: Path) -> None:
     chunks = inputs(
         classifier(tmp_path, (1, -1, 20), audio={"window": 1280}), wav(tone())
     )
-    assert {a.shape for a in chunks} == {(1, 11, 20)} and len(chunks) == 13
+    assert {a.shape for a in chunks} == {(1, 11, 20)}
+    assert len(chunks) == 13
     assert inputs(classifier(tmp_path, (1,), open=True), wav(tone()))[0].shape == (
         1,
         126,
@@ -310,15 +313,15 @@ def test_windows(tmp_path: Path) -> None:
 
 
 def test_kinds_of_inputs(tmp_path: Path) -> None:
-    """Integers are rounded and clipped; quantised inputs get reals that the server
-    quantises.
+    """Integers are rounded and clipped.
+
+    Quantised inputs get reals that the server quantises.
     """
     loud = wav(tone())
     real = inputs(classifier(tmp_path, (1, 26, 20)), loud)[0]
     small = inputs(classifier(tmp_path, (1, 26, 20), "INT8"), loud)[0]
-    assert small.dtype == np.int8 and np.array_equal(
-        small, np.clip(np.rint(real), -128, 127)
-    )
+    assert small.dtype == np.int8
+    assert np.array_equal(small, np.clip(np.rint(real), -128, 127))
     assert (
         inputs(
             classifier(

@@ -66,10 +66,8 @@ def test_scaling_in_strips_equals_pillow(
     filter_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    image, box = (
-        noise(size, mode),
-        tuple(share * side for share, side in zip(part, size * 2, strict=True)),
-    )
+    image = noise(size, mode)
+    box = tuple(share * side for share, side in zip(part, size * 2, strict=True))
     whole = image.resize(wanted, Image.Resampling[filter_name.upper()], box)
     monkeypatch.setattr(strips, "STRIP_PIXELS", 500)
     assert np.array_equal(
@@ -101,7 +99,8 @@ def test_converting_in_strips_equals_pillow(
 
 
 def test_cropping_in_strips_equals_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    image, box = noise((40, 50), "RGB"), (3, 7, 38, 49)
+    image = noise((40, 50), "RGB")
+    box = (3, 7, 38, 49)
     monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
     assert np.array_equal(
         np.asarray(strips.crop(image, box)), np.asarray(image.crop(box))
@@ -113,7 +112,8 @@ def test_every_operation_checks_before_every_strip(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a cancellation at any check, at most one strip is processed."""
-    side, strip = 64, 256
+    side = 64
+    strip = 256
     image = noise((side, side), "RGB")
     file = {
         "turned": lambda: rotated(image, 6, "PNG"),
@@ -150,7 +150,8 @@ def test_loading_a_picture_to_draw_on_checks_for_cancellation(
 
 
 def test_a_highly_compressed_png_is_read_in_small_blocks() -> None:
-    file, asked = saved(Image.new("RGB", (4000, 4000))), Asked()
+    file = saved(Image.new("RGB", (4000, 4000)))
+    asked = Asked()
     with cancellation_scope(asked):
         read_picture(
             memoryview(file), PictureShape(8, 8, 3), ImageOptions(), 20_000_000
@@ -177,7 +178,8 @@ def test_a_webp_too_large_to_cancel_is_rejected() -> None:
 def test_frames_are_read_in_strips(
     form: str, halved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    width, height = 10, 14
+    width = 10
+    height = 14
     size = width * height
     body = np.random.default_rng(4).integers(
         0,

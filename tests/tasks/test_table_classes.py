@@ -55,7 +55,10 @@ def save(
     outputs: Sequence[Any],
     **constants: Any,
 ) -> Path:
-    """Write a model; an output that is no port is a ``ValueInfoProto``."""
+    """Write a model.
+
+    An output that is no port is a ``ValueInfoProto``.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def info(port: Any) -> Any:
@@ -464,20 +467,17 @@ def test_a_model_with_only_winners(tmp_path: Path) -> None:
 # Several targets
 
 
-def test_several_targets_of_one_output(tmp_path: Path) -> None:
-    """Winners [rows, targets] and scores [targets, rows, classes], as in scikit-learn's
-    forests.
+def two_targets(path: Path) -> Path:
+    """Create winners [rows, targets] and scores [targets, rows, classes].
+
+    The second target's scores are the negative features.
     """
     nodes = [
         node("Neg", ["X"], ["minus"]),
-        *(
-            node("ArgMax", [source], [f"{source}_n"], axis=1, keepdims=1)
-            for source in ("X", "minus")
-        ),
-        *(
-            node("Gather", [f"classes_{source}", f"{source}_n"], [f"{source}_l"])
-            for source in ("X", "minus")
-        ),
+        node("ArgMax", ["X"], ["X_n"], axis=1, keepdims=1),
+        node("ArgMax", ["minus"], ["minus_n"], axis=1, keepdims=1),
+        node("Gather", ["classes_X", "X_n"], ["X_l"]),
+        node("Gather", ["classes_minus", "minus_n"], ["minus_l"]),
         node("Concat", ["X_l", "minus_l"], ["label"], axis=1),
         node("Unsqueeze", ["X", "zero"], ["X_p"]),
         node("Unsqueeze", ["minus", "zero"], ["minus_p"]),
@@ -489,16 +489,21 @@ def test_several_targets_of_one_output(tmp_path: Path) -> None:
         "classes_minus": np.array([7, 8, 9]),
         "zero": np.array([0]),
     }
-    path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, **constants)
+    return save(path, nodes, [X3], outputs, **constants)
+
+
+def test_several_targets_of_one_output(tmp_path: Path) -> None:
+    """scikit-learn's forests have such outputs."""
+    path = two_targets(tmp_path / "m" / "m.onnx")
 
     answer = ask(path, [[1, 2, 3], [6, 5, 4]], top_k="1")
 
-    assert [
-        (entry["row"], entry["name"], entry["label"], entry["score"])
-        for entry in answer
-    ] == [
-        *((0, "label[0]", "30", 3.0), (0, "label[1]", "7", -1.0)),
-        *((1, "label[0]", "10", 6.0), (1, "label[1]", "9", -4.0)),
+    keys = ("row", "name", "label", "score")
+    assert [tuple(entry[key] for key in keys) for entry in answer] == [
+        (0, "label[0]", "30", 3.0),
+        (0, "label[1]", "7", -1.0),
+        (1, "label[0]", "10", 6.0),
+        (1, "label[1]", "9", -4.0),
     ]
     named = ask(path, [1, 2, 3], f'{CLASSIFIER}[target]\nnames = ["grade", "wear"]\n')
     assert [entry["name"] for entry in named] == ["grade"] * 3 + ["wear"] * 3

@@ -79,7 +79,8 @@ def test_a_bert_classifier(tmp_path: Path) -> None:
     assert ids[:4] == [
         VOCABULARY.index(word) for word in ("[CLS]", "good", "film", "[SEP]")
     ]
-    assert types == [0] * 8 and mask == [1] * 4 + [0] * 4
+    assert types == [0] * 8
+    assert mask == [1] * 4 + [0] * 4
     scores = [{"Identity": np.array([[0.2, 0.8]], np.float32)}]
     assert task.answer(scores, AnswerOptions(1), False)[0]["label"] == "good"
     assert (
@@ -104,7 +105,8 @@ def test_a_question_answering_model(tmp_path: Path) -> None:
             json.dumps({"question": "who?", "context": "good film, bad song"}).encode()
         )
     )
-    end, start = np.zeros((1, 16)), np.zeros((1, 16))
+    end = np.zeros((1, 16))
+    start = np.zeros((1, 16))
     end[0, 5], start[0, 4] = 9, 9
     best = task.answer(
         [{"Identity": end, "Identity_1": start}], AnswerOptions(1), asked.context
@@ -125,7 +127,10 @@ def test_words_are_split_by_a_delimiter(tmp_path: Path) -> None:
 
 
 def test_a_sound_with_its_rate(tmp_path: Path) -> None:
-    """Rate and channels come from the metadata; missing labels are not guessed."""
+    """Rate and channels come from the metadata.
+
+    Missing labels are not guessed.
+    """
     sound = TensorMetadata(
         "audio_clip", content=Content("audio", AudioProperties(8000, 1))
     )
@@ -134,10 +139,8 @@ def test_a_sound_with_its_rate(tmp_path: Path) -> None:
     )
     inputs = [TensorSpec("x", "FP32", (1, 4000))]
     task = task_of(tmp_path, inputs, {"y": (1, 2)}, labelled)
-    assert (
-        task.name == "audio-classification"
-        and "8000 Hz" in task.describe()["preprocessing"]
-    )
+    assert task.name == "audio-classification"
+    assert "8000 Hz" in task.describe()["preprocessing"]
     bare = ModelMetadata(inputs=(sound,), outputs=(TensorMetadata("scores"),))
     assert task_of(tmp_path, inputs, {"y": (1, 2)}, bare).name == "tensors"
 
@@ -151,6 +154,5 @@ def test_a_missing_vocabulary(tmp_path: Path) -> None:
         BertTokenizer((AssociatedFile("v.txt"),)),
     )
     task = task_of(tmp_path, THREE, {"Identity": (1, 2)}, metadata)
-    assert task.name == "tensors" and re.search(
-        r"vocabulary cannot be read.*v\.txt", task.problem
-    )
+    assert task.name == "tensors"
+    assert re.search(r"vocabulary cannot be read.*v\.txt", task.problem)

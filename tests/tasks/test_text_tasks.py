@@ -62,8 +62,9 @@ READ: dict[str, tuple[bytes, str, Any]] = {
 
 
 def test_oversized_json_is_treated_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undeclared JSON over the limits, or with too many brackets, is a text with the
-    text's own limit.
+    """This applies to undeclared JSON with too many bytes or brackets.
+
+    The text's own limit remains.
     """
     monkeypatch.setattr(module, "MAX_TEXTS", 2)
     longest = json.dumps(["\U0001f600" * 100] * 2, indent=8).encode()
@@ -129,7 +130,8 @@ def test_random_bytes_are_a_text_or_rejected(body: bytes, content_type: str) -> 
     try:
         found, _ = texts(body, content_type)
     except ApiError as error:
-        found, code = [], error.code
+        found = []
+        code = error.code
     assert code in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON)
     assert all(text.strip() for text in found)
 
@@ -171,7 +173,8 @@ def test_delimiters(pattern: str) -> None:
     words = RegexWords(pattern, {"<START>": 1, "<UNKNOWN>": 2})
     assert words.special.first == (1,)
     found = [(token.start, token.end) for token in words.tokens("ab. cd-ef")]
-    assert found and all(start < end for start, end in found)
+    assert found
+    assert all(start < end for start, end in found)
 
 
 @pytest.mark.parametrize("pattern", EVIL)
@@ -401,13 +404,11 @@ def test_other_tokenizers_use_the_library(tmp_path: Path) -> None:
     )
     tokenizer = tokenizer_of(facts, TextOptions())
     special = tokenizer.special
-    assert (
-        special.first,
-        special.middle,
-        special.last,
-        special.pad,
-        special.unknown,
-    ) == ((0,), (1, 1), (1,), 3, 2)
+    assert special.first == (0,)
+    assert special.middle == (1, 1)
+    assert special.last == (1,)
+    assert special.pad == 3
+    assert special.unknown == 2
     assert [tuple(token) for token in tokenizer.tokens("hi you")] == [
         (4, 0, 2),
         (2, 3, 6),
@@ -462,7 +463,9 @@ def test_answer_a_question(tmp_path: Path) -> None:
         "start": 15,
         "end": 30,
     }
-    assert len(found) == 2 and 0.9 < found[0]["score"] <= 1 and found[1]["score"] < 0.01
+    assert len(found) == 2
+    assert 0.9 < found[0]["score"] <= 1
+    assert found[1]["score"] < 0.01
     assert (
         task.answer(
             [logits(40, 9, 11)], AnswerOptions(threshold=0.99999), prepared.context
@@ -485,26 +488,29 @@ def test_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 14, 15, 16, 29, 30, 31, 100, 400])
 @pytest.mark.parametrize("stride", [0, 1, 7, 30])
 def test_windows_cover_long_contexts(tmp_path: Path, count: int, stride: int) -> None:
-    """Every token is in a window, adjacent ones overlap, and offsets refer to the whole
-    text.
+    """Every token is in a window.
+
+    Adjacent windows overlap, and offsets refer to the whole text.
     """
     task = reader(tmp_path, 20, stride=stride)
     text = " ".join(["paris"] * count)
-    prepared = task.prepare(
-        memoryview(json.dumps({"question": "who ?", "context": text}).encode())
-    )
+    body = json.dumps({"question": "who ?", "context": text}).encode()
+    prepared = task.prepare(memoryview(body))
+    windows = prepared.context[2]
     covered: set[int] = set()
-    for first, size, front in prepared.context[2]:
-        assert 0 < size <= 20 - 5 and front == 4
+    for first, size, front in windows:
+        assert 0 < size <= 20 - 5
+        assert front == 4
         covered |= set(range(first, first + size))
     assert covered == set(range(count))
+
     last = len(prepared.runs) - 1
-    first, size, front = prepared.context[2][last]
-    outputs = [logits(20, 0, 0)] * last + [
-        logits(20, front + size - 1, front + size - 1)
-    ]
+    _, size, front = windows[last]
+    end = front + size - 1
+    outputs = [logits(20, 0, 0)] * last + [logits(20, end, end)]
     best = task.answer(outputs, AnswerOptions(top_k=1), prepared.context)[0]
-    assert best["end"] == len(text) and best["answer"] == "paris"
+    assert best["end"] == len(text)
+    assert best["answer"] == "paris"
 
 
 BAD_QUESTIONS = {
@@ -593,7 +599,10 @@ def test_pooling(
 
 
 def test_a_list_and_a_query(tmp_path: Path) -> None:
-    """Vectors are in the order of the texts; with a query, texts are ordered by cosine."""
+    """Vectors are in the order of the texts.
+
+    With a query, texts are ordered by cosine.
+    """
     task = embedder(tmp_path, (1, 2))
     outputs = [
         {"last_hidden_state": np.array([row], np.float32)}

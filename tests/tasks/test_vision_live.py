@@ -16,22 +16,34 @@ onnx = pytest.importorskip("onnx", reason="makes the model")
 
 pytestmark = [pytest.mark.live, pytest.mark.onnx]
 
-WIDTH, HEIGHT = 64, 32
+WIDTH = 64
+HEIGHT = 32
+CONSTANTS = {
+    "boxes": np.array([[[16, 48, 8], [16, 16, 8], [16, 16, 4], [8, 8, 4]]], np.float32),
+    "factors": np.array([[[0.9, 0.1, 0.0], [0.0, 0.8, 0.0]]], np.float32),
+    "zero": [0],
+    "one": [1],
+    "axis": [1],
+    "last": [3],
+}
+
+
+def make_weights(arrays: dict[str, Any]) -> list[Any]:
+    """Return the initializers of a graph."""
+    make = onnx.numpy_helper.from_array
+    return [make(np.asarray(array), name) for name, array in arrays.items()]
 
 
 def detector(path: Path) -> None:
-    """Create a detector as Ultralytics exports it: two fixed boxes, scored by the
-    picture's red.
+    """Create a detector as Ultralytics exports it.
+
+    It has two fixed boxes, scored by the picture's red.
     """
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    boxes = np.array([[16, 48, 8], [16, 16, 8], [16, 16, 4], [8, 8, 4]], np.float32)[
-        None
-    ]
-    image = helper.make_tensor_value_info(
-        "images", onnx.TensorProto.FLOAT, [1, 3, HEIGHT, WIDTH]
-    )
-    output = helper.make_tensor_value_info("output0", onnx.TensorProto.FLOAT, [1, 6, 3])
-    factors = np.array([[0.9, 0.1, 0.0], [0.0, 0.8, 0.0]], np.float32)[None]
+    helper = onnx.helper
+    float_type = onnx.TensorProto.FLOAT
+    sides = [1, 3, HEIGHT, WIDTH]
+    image = helper.make_tensor_value_info("images", float_type, sides)
+    output = helper.make_tensor_value_info("output0", float_type, [1, 6, 3])
     nodes = [
         helper.make_node("Slice", ["images", "zero", "one", "axis"], ["red"]),
         helper.make_node("ReduceMax", ["red"], ["most"], axes=[1, 2, 3], keepdims=1),
@@ -39,25 +51,17 @@ def detector(path: Path) -> None:
         helper.make_node("Mul", ["factors", "flat"], ["scores"]),
         helper.make_node("Concat", ["boxes", "scores"], ["output0"], axis=1),
     ]
-    constants: dict[str, Any] = {"boxes": boxes, "factors": factors}
-    constants |= {
-        name: np.array([value])
-        for name, value in {"zero": 0, "one": 1, "axis": 1, "last": 3}.items()
-    }
-    weights = [
-        numpy_helper.from_array(array, name) for name, array in constants.items()
-    ]
+    weights = make_weights(CONSTANTS)
     graph = helper.make_graph(nodes, "detector", [image], [output], weights)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-    )
-    said = {
+    opset = helper.make_opsetid("", 13)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    metadata = {
         "task": "detect",
         "stride": "32",
         "imgsz": f"[{HEIGHT}, {WIDTH}]",
         "names": "{0: 'left', 1: 'right'}",
     }
-    helper.set_model_props(model, said)
+    helper.set_model_props(model, metadata)
     path.write_bytes(model.SerializeToString())
 
 
@@ -83,18 +87,18 @@ def entry(label: str, index: int, score: float, x: float) -> dict[str, Any]:
     return {"label": label, "index": index, "score": pytest.approx(score), "box": box}
 
 
-LEFT, RIGHT = entry("left", 0, 0.9, 80), entry("right", 1, 0.8, 400)
+LEFT = entry("left", 0, 0.9, 80)
+RIGHT = entry("right", 1, 0.8, 400)
 
 
 def test_a_self_describing_file(server: Any) -> None:
-    """Task, size, normalisation, letterbox and labels come from the file; boxes refer
-    to the picture.
+    """Task, size, normalisation, letterbox and labels come from the file.
+
+    Boxes refer to the picture.
     """
     answer = server.call("POST", "/predictions/toy", data=red(640, 320)).json()
-    assert (answer["task"], answer["predictions"]) == (
-        "object-detection",
-        [LEFT, RIGHT],
-    )
+    assert answer["task"] == "object-detection"
+    assert answer["predictions"] == [LEFT, RIGHT]
     square = server.call("POST", "/predictions/toy", data=red(320, 320)).json()[
         "predictions"
     ]
@@ -121,17 +125,14 @@ def test_a_frame_and_a_drawing(server: Any) -> None:
     as_jpeg = server.call(
         "POST", f"/predictions/toy{query}&annotate=jpeg", data=frame.tobytes()
     )
-    assert as_jpeg.headers[
-        "Content-Type"
-    ] == "image/jpeg" and as_jpeg.content.startswith(b"\xff\xd8\xff")
+    assert as_jpeg.headers["Content-Type"] == "image/jpeg"
+    assert as_jpeg.content.startswith(b"\xff\xd8\xff")
     pixels = np.asarray(Image.open(io.BytesIO(drawn.content)))
     assert pixels.shape == (320, 640, 3)
     plain = (pixels == (255, 0, 0)).all(axis=-1)
-    assert (
-        plain[160, 160]
-        and not plain[118:123, 230].all()
-        and not plain[160, 236:242].all()
-    )
+    assert plain[160, 160]
+    assert not plain[118:123, 230].all()
+    assert not plain[160, 236:242].all()
 
 
 def test_a_region_and_the_card(server: Any) -> None:

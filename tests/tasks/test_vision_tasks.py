@@ -21,7 +21,7 @@ from pocketserve.tasks.scores import Calibration, sigmoid, softmax
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.vision.pose_estimation import COCO
 from pocketserve.tasks.vision.preprocessing import ImageOptions, image_options
-from pocketserve.tensors import TensorSpec
+from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture
 
@@ -120,7 +120,10 @@ def test_a_map_of_one_channel(
 def test_the_names_of_one_channel(
     tmp_path: Path, labels: str, names: list[str], shape: tuple[int, ...]
 ) -> None:
-    """A single name is the object's; the background has none and is not drawn."""
+    """A single name is the object's.
+
+    The background has none and is not drawn.
+    """
     photo = picture(800, 800)  # smaller ones are drawn larger
     array = np.where(CLASSES == 1, 0.9, 0.1).reshape(shape).astype(np.float32)
     task = segmenter(tmp_path, array, {}, labels)
@@ -138,8 +141,9 @@ def test_the_names_of_one_channel(
 
 
 def test_letterbox_bars_are_removed(tmp_path: Path) -> None:
-    """A letterbox's bars are removed from the mask; a crop's mask covers the visible
-    part.
+    """A letterbox's bars are removed from the mask.
+
+    A crop's mask covers the visible part.
     """
     bars = np.zeros((1, 10, 20), np.int64)
     bars[:, :, 5:15] = 1
@@ -202,7 +206,10 @@ def test_output_names_of_the_map(tmp_path: Path) -> None:
 
 
 def test_labels_identify_a_segmenter(tmp_path: Path) -> None:
-    """As many names as channels identify one; without names it stays tensors."""
+    """As many names as channels identify one.
+
+    Without names it stays tensors.
+    """
     shapes = {"map": (1, 50, 100, 3)}
     assert (
         select_task(
@@ -214,7 +221,10 @@ def test_labels_identify_a_segmenter(tmp_path: Path) -> None:
 
 
 def test_labels_of_a_model_without_a_task(tmp_path: Path) -> None:
-    """They name classes of an output on request; only then is a read error reported."""
+    """They name classes of an output on request.
+
+    Only then is a read error reported.
+    """
     shapes = {"a": (1, 2), "b": (1, 2)}
     assert list(
         select_task(
@@ -265,8 +275,9 @@ def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
 
 
 def test_movenet(tmp_path: Path) -> None:
-    """Its output's shape identifies it; it takes pixels from 0 to 255 between bars, as
-    documented.
+    """Its output's shape identifies it.
+
+    It takes pixels from 0 to 255 between bars, as documented.
     """
     plain = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
     assert (
@@ -276,7 +287,8 @@ def test_movenet(tmp_path: Path) -> None:
     task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}, STRETCHED))
     context = task.prepare(picture()).context
     (entry,) = task.answer([{"o": movenet(BODY)}], AnswerOptions(), context)
-    assert entry["score"] == pytest.approx(0.7) and task.name == "pose-estimation"
+    assert entry["score"] == pytest.approx(0.7)
+    assert task.name == "pose-estimation"
     check_body(entry)
     assert (
         task.answer([{"o": movenet(BODY)}], AnswerOptions(threshold=0.8), context) == []
@@ -295,25 +307,32 @@ def test_several_bodies(tmp_path: Path) -> None:
     check_body(found[1])
 
 
+def posenet_outputs() -> tuple[Array, Array]:
+    """Return PoseNet's heat map and offsets for :data:`BODY`."""
+    heat = np.full((1, 5, 9, 17), -8.0, np.float32)
+    offsets = np.zeros((1, 5, 9, 34), np.float32)
+    places = BODY[:, :2] * np.array([200, 100])
+    row_height = 99 / 4
+    column_width = 199 / 8
+    for number, (x, y) in enumerate(places):
+        column = int(np.rint(x / column_width))
+        row = int(np.rint(y / row_height))
+        heat[0, row, column, number] = 2.0
+        offsets[0, row, column, number] = y - row * row_height
+        offsets[0, row, column, 17 + number] = x - column * column_width
+    return heat, offsets
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_posenet(tmp_path: Path, swapped: bool) -> None:
     """The highest cell and its offset; the channels identify the outputs."""
-    heat, offsets = (
-        np.full((1, 5, 9, 17), -8.0, np.float32),
-        np.zeros((1, 5, 9, 34), np.float32),
-    )
-    places = BODY[:, :2] * np.array([200, 100])
-    cells = np.rint(places / np.array([199 / 8, 99 / 4])).astype(int)
-    for number, ((x, y), (column, row)) in enumerate(zip(places, cells, strict=True)):
-        heat[0, row, column, number] = 2.0
-        offsets[0, row, column, number] = y - row * 99 / 4
-        offsets[0, row, column, 17 + number] = x - column * 199 / 8
+    heat, offsets = posenet_outputs()
     arrays = {"h": heat, "o": offsets}
-    shapes = {
-        name: arrays[name].shape for name in (("o", "h") if swapped else ("h", "o"))
-    }
+    names = ("o", "h") if swapped else ("h", "o")
+    shapes = {name: arrays[name].shape for name in names}
     task = select_task(facts(tmp_path, shapes))
-    (entry,) = task.answer([arrays], AnswerOptions(), task.prepare(picture()).context)
+    context = task.prepare(picture()).context
+    (entry,) = task.answer([arrays], AnswerOptions(), context)
     check_body(entry, 0.1)
     assert entry["score"] == pytest.approx(sigmoid(2.0))
 
@@ -358,7 +377,8 @@ def test_incompatible_poses_are_rejected(
 
 def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
     """Return the PNG from annotate."""
-    body, hints = picture(width, height, "JPEG"), Hints()
+    body = picture(width, height, "JPEG")
+    hints = Hints()
     context = task.prepare(body).context
     answer = task.answer([outputs], AnswerOptions(threshold=0.0), context)
     entries = answer.entries if isinstance(answer, ExtendedAnswer) else answer
@@ -399,16 +419,15 @@ def test_drawings_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
     ]
     for task, outputs in tasks:
         image = drawn(task, outputs, *size)
-        assert image.format == "PNG" and image.mode == "RGB"
+        assert image.format == "PNG"
+        assert image.mode == "RGB"
         assert 400 <= max(image.size) <= 1900
 
 
 def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
     task = select_task(facts(tmp_path, {"s": (1, 2)}, {"task": "image-classification"}))
-    body, scores = (
-        picture(1600, 1200, "JPEG"),
-        {"s": np.array([[0.7, 0.3]], np.float32)},
-    )
+    body = picture(1600, 1200, "JPEG")
+    scores = {"s": np.array([[0.7, 0.3]], np.float32)}
     context = task.prepare(body).context
     answer = task.answer([scores], AnswerOptions(), context)
     files = [
@@ -416,7 +435,9 @@ def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
         for kind in ("png", "jpeg")
     ]
     png, jpeg = (Image.open(io.BytesIO(file)) for file in files)
-    assert (png.format, jpeg.format) == ("PNG", "JPEG") and png.size == jpeg.size
+    assert png.format == "PNG"
+    assert jpeg.format == "JPEG"
+    assert png.size == jpeg.size
     assert np.abs(np.asarray(png, np.int16) - np.asarray(jpeg, np.int16)).mean() < 4
 
 
@@ -432,7 +453,8 @@ def test_a_drawing_with_many_classes_is_bounded(tmp_path: Path) -> None:
     image = Image.open(
         io.BytesIO(task.annotate(body, Hints(), [outputs], entries, context))
     )
-    assert len(entries) == 10_000 and image.height < 8000
+    assert len(entries) == 10_000
+    assert image.height < 8000
 
 
 def test_numbers_cannot_be_drawn_on(tmp_path: Path) -> None:
@@ -613,7 +635,8 @@ def test_preprocessing_from_metadata(tmp_path: Path, case: str) -> None:
         facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)
     )
     for key in ("mean", "std"):
-        mine, theirs = getattr(found, key), getattr(wanted, key)
+        mine = getattr(found, key)
+        theirs = getattr(wanted, key)
         assert (mine is None and theirs is None) or mine == pytest.approx(theirs)
     rest = ("color", "resize", "invert", "resample", "fill", "size")
     assert [getattr(found, key) for key in rest] == [
@@ -623,19 +646,18 @@ def test_preprocessing_from_metadata(tmp_path: Path, case: str) -> None:
 
 
 def test_the_manifest_overrides_metadata(tmp_path: Path) -> None:
-    """Each key alone; but half a normalisation is completed, and resizing is
-    independent.
+    """Each key alone.
+
+    But half a normalisation is completed, and resizing is independent.
     """
     manifest = {"image": {"resize": "letterbox", "mean": 0, "std": 1}}
     found = image_options(
         facts(tmp_path, {"s": (1, 2)}, manifest, {"preprocessor_config.json": RESNET})
     )
-    assert (found.resize, found.crop_fraction, found.mean, found.std) == (
-        "letterbox",
-        None,
-        (0.0,),
-        (1.0,),
-    )
+    assert found.resize == "letterbox"
+    assert found.crop_fraction is None
+    assert found.mean == (0.0,)
+    assert found.std == (1.0,)
     assert found.resample == "bicubic"
 
 
@@ -736,7 +758,8 @@ def test_label_languages(tmp_path: Path, name: str | list[str]) -> None:
     labels = find_labels(facts(tmp_path, {"s": (1, 2)}, manifest, files))
     found = [labels.in_language(tag)[0] for tag in (None, "de", "de-AT", "pt", "fr")]
     assert found == ["cat", "Katze", "Katze", "gato", "cat"]
-    assert Labels(["a"]).in_language("de") == ["a"] and label_of(["", "b"], 0) == "0"
+    assert Labels(["a"]).in_language("de") == ["a"]
+    assert label_of(["", "b"], 0) == "0"
 
 
 def test_calibration() -> None:
@@ -779,7 +802,8 @@ def test_an_input_of_open_size(tmp_path: Path) -> None:
     red = io.BytesIO()
     Image.new("RGB", (5, 5), (255, 0, 0)).save(red, "PNG")
     array = task.prepare(memoryview(red.getvalue())).runs[0]["image"]
-    assert array.shape == (1, 3, 10, 20) and array[0, :, 0, 0].tolist() == [0, 0, 255]
+    assert array.shape == (1, 3, 10, 20)
+    assert array[0, :, 0, 0].tolist() == [0, 0, 255]
     assert "20x10 BGR" in task.describe()["preprocessing"]
 
 

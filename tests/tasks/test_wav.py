@@ -35,7 +35,8 @@ def test_wav_formats(
     """Every width, number of channels and byte order gives the same samples."""
     samples = tone(0.02, channels=channels) * np.linspace(1, 0.5, channels)
     found = read(wav(samples, 44_100, bits, floating=floating, order=order, sub=sub))
-    assert found.rate == 44_100 and found.samples.dtype == np.float32
+    assert found.rate == 44_100
+    assert found.samples.dtype == np.float32
     np.testing.assert_allclose(
         found.samples, samples, atol=1 / 128 if bits == 8 else 1 / 32000
     )
@@ -164,9 +165,8 @@ def test_long_files_are_rejected_before_decoding() -> None:
 def test_is_wav() -> None:
     """The first bytes suffice, even alone."""
     assert all(is_wav(memoryview(WHOLE[:count])) for count in (4, 8, 10, 12, 100))
-    assert not is_wav(memoryview(b"RIFF\0\0\0\0WEBPVP8 ")) and not is_wav(
-        memoryview(b"RIF")
-    )
+    assert not is_wav(memoryview(b"RIFF\0\0\0\0WEBPVP8 "))
+    assert not is_wav(memoryview(b"RIF"))
 
 
 @given(st.data())
@@ -206,6 +206,7 @@ def test_round_trip(values: list[int], channels: int, rate: int) -> None:
     """16-bit samples are exact."""
     samples = np.resize(np.array(values), (len(values), channels)) / 32768
     found = read(wav(samples, rate))
-    assert found.rate == rate and found.seconds == len(values) / rate
+    assert found.rate == rate
+    assert found.seconds == len(values) / rate
     assert (found.samples * 32768 == np.rint(samples * 32768)).all()
     assert struct.unpack_from("<I", wav(samples, rate), 24) == (rate,)

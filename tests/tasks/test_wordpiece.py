@@ -109,8 +109,9 @@ def test_random_texts(text: str) -> None:
 
 
 def is_newer(char: str) -> bool:
-    """Return whether Python's and the library's tables may differ for a character of
-    the last ten years.
+    """Return whether a character is from the last ten years.
+
+    Python's and the library's tables may differ for it.
     """
     if ord(char) in NEWER or unicodedata.category(char) == "Cn":
         return True

@@ -96,7 +96,8 @@ def test_rotated_boxes_have_corners(tmp_path: Path) -> None:
 
 
 def test_crossing_rotated_boxes_are_both_returned(tmp_path: Path) -> None:
-    flat, upright = [32, 32, 40, 4, 0.9, 0, 0], [32, 32, 40, 4, 0.8, 0, math.pi / 2]
+    flat = [32, 32, 40, 4, 0.9, 0, 0]
+    upright = [32, 32, 40, 4, 0.8, 0, math.pi / 2]
 
     assert len(answer(tmp_path, "obb", {"rows": raw([flat, upright, flat])})) == 2
 
@@ -142,7 +143,8 @@ def test_a_manifests_overlap_applies_to_a_model_that_drops_boxes_itself(
 
 
 def test_an_overlap_of_zero_in_a_manifest_is_not_the_default(tmp_path: Path) -> None:
-    left, right = [30, 32, 20, 10, 0.9, 0, 0], [40, 32, 20, 10, 0.8, 0, 0]
+    left = [30, 32, 20, 10, 0.9, 0, 0]
+    right = [40, 32, 20, 10, 0.8, 0, 0]
     outputs = {"rows": raw([left, right])}
     manifest = {
         "task": "object-detection",
@@ -216,8 +218,12 @@ def test_key_points(tmp_path: Path) -> None:
     assert entry["label"] == "plane"
     assert entry["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
     first, second = entry["keypoints"]
-    assert (first["label"], first["x"], first["y"]) == ("bow", 48, 32)
-    assert (second["label"], second["x"], second["y"]) == ("stern", 80, 40)
+    assert first["label"] == "bow"
+    assert first["x"] == 48
+    assert first["y"] == 32
+    assert second["label"] == "stern"
+    assert second["x"] == 80
+    assert second["y"] == 40
     assert [first["score"], second["score"]] == pytest.approx([0.5, 0.7])
 
 

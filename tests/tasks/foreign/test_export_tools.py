@@ -193,7 +193,10 @@ def test_unsupported_ultralytics_tasks_are_reported(tmp_path: Path) -> None:
 
 
 def build(folder: Path, table: ForeignFile, changes: Mapping[str, Any]) -> ModelFacts:
-    """Return a model with the tool's usual file; changes are given by dotted paths."""
+    """Return a model with the tool's usual file.
+
+    Changes are given by dotted paths.
+    """
     if table is ultralytics.TABLE:
         properties = {**METADATA, **{key: str(value) for key, value in changes.items()}}
         task = properties["task"]

@@ -49,7 +49,8 @@ def test_windows_ml_fields(tmp_path: Path, row: Key) -> None:
     name = row.path.replace("*", "Orientation")
     good, bad = VALUES[row.path]
     if good:
-        plain, changed = described(tmp_path, {}), described(tmp_path, {name: good})
+        plain = described(tmp_path, {})
+        changed = described(tmp_path, {name: good})
         assert changed.name == "image-classification"
         other = {"Image.NominalPixelRange": "NominalRange_0_255"}
         is_range = row.path in other

@@ -469,8 +469,9 @@ def test_an_unsupported_timm_key_is_named(tmp_path: Path, key: str) -> None:
 def test_values_of_wrong_types_raise_nothing(
     tmp_path: Path, content: dict[str, Any]
 ) -> None:
-    """The file is untrusted; the model is served for pictures of its own size, or as
-    tensors.
+    """The file is untrusted.
+
+    The model is served for pictures of its own size, or as tensors.
     """
     config = {**CONFIG, "model_type": ["x"], "num_channels": "3"}
     files = {"config.json": config, preprocessor_config.NAME: content}

@@ -29,7 +29,9 @@ from sounds import tone, wav
 from text_models import VOCABULARY, bert_inputs, task_of
 from vision_models import facts
 
-TEXT, EMBEDDING, AUDIO = "text-classification", "text-embedding", "audio-classification"
+TEXT = "text-classification"
+EMBEDDING = "text-embedding"
+AUDIO = "audio-classification"
 NUMBERS = {word: number for number, word in enumerate(VOCABULARY)}
 LONG = "good film " * 400
 Files = Mapping[str, Any]
@@ -519,7 +521,10 @@ def changed_files(probe: Probe, name: str) -> dict[str, Any]:
 
 
 def rows(effect: Effect, tables: tuple[ForeignFile, ...] = TEXT_TABLES) -> list[Any]:
-    """Return the file name and row of each case; keys of pictures are tested elsewhere."""
+    """Return the file name and row of each case.
+
+    Keys of pictures are tested elsewhere.
+    """
     parameters = []
     for table in tables:
         for row in table.keys:
