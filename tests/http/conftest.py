@@ -81,7 +81,8 @@ class Wire:
             with suppress(ConnectionResetError):
                 while chunk := connection.recv(65536):
                     received += chunk
-        stream, answers = io.BytesIO(received), []
+        stream = io.BytesIO(received)
+        answers = []
         while (answer := read_answer(stream, head=head)) is not None:
             answers.append(answer)
         return answers
@@ -142,11 +143,9 @@ def refused() -> Callable[..., str]:
         assert not [name for name in headers if name.startswith("access-control-")]
         document = json.loads(body)
         assert set(document) == {"error", "code"}
-        assert (
-            isinstance(document["error"], str)
-            and document["error"]
-            and "Traceback" not in document["error"]
-        )
+        assert isinstance(document["error"], str)
+        assert document["error"]
+        assert "Traceback" not in document["error"]
         return document["error"]
 
     return check
@@ -154,8 +153,9 @@ def refused() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def kit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Start a server on tiny models of every kind, without manifests; ``custom_op``
-    cannot be loaded.
+    """Start a server on tiny models of every kind, without manifests.
+
+    ``custom_op`` cannot be loaded.
     """
     folder = tmp_path_factory.mktemp("kit")
     for name in KIT:

@@ -20,7 +20,10 @@ def encode(chunks: list[bytes], extension: bytes, trailer: bytes) -> bytes:
 
 
 def feed(body: ChunkedBody, data: bytes, sizes: list[int]) -> int:
-    """Feed all bytes in pieces of these sizes, repeatedly; return the number consumed."""
+    """Feed all bytes in pieces of these sizes, repeatedly.
+
+    Return the number consumed.
+    """
     taken = turn = 0
     while taken < len(data) and not body.completed and body.error is None:
         size = sizes[turn % len(sizes)]
@@ -39,19 +42,21 @@ def test_chunks_are_joined(chunks, extension, trailer, sizes):
     data = encode(chunks, extension, trailer)
     body = ChunkedBody(LIMIT)
     assert feed(body, data + b"GET / HTTP/1.1", sizes) == len(data)
-    assert body.completed and body.error is None
-    assert body.getbuffer() == b"".join(chunks) and len(body) == sum(map(len, chunks))
+    assert body.completed
+    assert body.error is None
+    assert body.getbuffer() == b"".join(chunks)
+    assert len(body) == sum(map(len, chunks))
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(1, 50), min_size=1))
 def test_the_split_changes_nothing(data, sizes):
-    whole, cut = ChunkedBody(LIMIT), ChunkedBody(LIMIT)
-    assert feed(whole, data, [len(data) or 1]) >= 0 and feed(cut, data, sizes) >= 0
-    assert (whole.completed, whole.error is None, len(whole)) == (
-        cut.completed,
-        cut.error is None,
-        len(cut),
-    )
+    whole = ChunkedBody(LIMIT)
+    cut = ChunkedBody(LIMIT)
+    assert feed(whole, data, [len(data) or 1]) >= 0
+    assert feed(cut, data, sizes) >= 0
+    assert whole.completed == cut.completed
+    assert (whole.error is None) == (cut.error is None)
+    assert len(whole) == len(cut)
 
 
 def test_discarded_data_uses_little_memory():
@@ -68,7 +73,9 @@ def test_discarded_data_uses_little_memory():
 
 def test_a_chunk_over_the_limit_is_rejected_before_it_arrives():
     body = ChunkedBody(100)
-    assert body.received(b"63\r\n") == 4 and body.error is None
+    assert body.received(b"63\r\n") == 4
+    assert body.error is None
     body = ChunkedBody(100)
     body.received(b"64\r\n")
-    assert body.error is not None and body.error.code == 413
+    assert body.error is not None
+    assert body.error.code == 413

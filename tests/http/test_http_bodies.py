@@ -53,8 +53,12 @@ def write_to(body: ReceivedBody, data: bytes, placed: bool) -> int:
     ),
 )
 def test_a_body_is_joined_from_any_pieces(length, json_length, pieces):
-    data, behind = noise(length), b"GET / HTTP/1.1"
-    body, given_bytes, at, turn = ReceivedBody(length, json_length), data + behind, 0, 0
+    data = noise(length)
+    behind = b"GET / HTTP/1.1"
+    body = ReceivedBody(length, json_length)
+    given_bytes = data + behind
+    at = 0
+    turn = 0
     while not body.completed:
         size, placed = pieces[turn % len(pieces)]
         turn += 1

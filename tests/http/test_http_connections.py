@@ -31,7 +31,8 @@ def start() -> Iterator[Start]:
 def test_the_header_and_a_small_body_are_sent_together(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection:
-        sent, original = [], None
+        sent = []
+        original = None
         assert ask(connection).endswith(b"hello")
         (channel,) = running.channels
         original = channel.send
@@ -39,11 +40,9 @@ def test_the_header_and_a_small_body_are_sent_together(start):
             sent.append(bytes(data)) or original(data, do_close=do_close)
         )
         assert ask(connection).endswith(b"hello")
-    assert (
-        len(sent) == 1
-        and sent[0].startswith(b"HTTP/1.1 200 OK\r\n")
-        and sent[0].endswith(b"\r\n\r\nhello")
-    )
+    assert len(sent) == 1
+    assert sent[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert sent[0].endswith(b"\r\n\r\nhello")
 
 
 @pytest.mark.parametrize(
@@ -80,25 +79,26 @@ def test_only_unauthenticated_connections_close_after_their_answer(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with (
         running.connect() as friend,
-        running.connect() as stranger,
+        running.connect() as unauthenticated,
         running.connect() as guesser,
     ):
         assert ask(friend).endswith(b"hello")
-        assert ask(stranger, token=None).endswith(b"hello")
+        assert ask(unauthenticated, token=None).endswith(b"hello")
         assert ask(guesser, token="wrong").endswith(b"hello")
         running.hurry(HttpTimeouts(SHORT, LONG, LONG))
-        assert is_closed(stranger) and is_closed(guesser)
+        assert is_closed(unauthenticated)
+        assert is_closed(guesser)
         assert ask(friend).endswith(b"hello")
 
 
 def test_an_upload_with_the_token_counts_as_authenticated(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
-    with running.connect() as connection, running.connect() as stranger:
+    with running.connect() as connection, running.connect() as unauthenticated:
         head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
         connection.sendall(head.encode() + b"x")
         until(lambda: any(channel.authenticated for channel in running.channels))
         running.hurry(HttpTimeouts(SHORT, LONG, LONG))
-        assert is_closed(stranger)
+        assert is_closed(unauthenticated)
         connection.sendall(b"y")
         assert connection.recv(65536).endswith(b"hello")
 
@@ -116,8 +116,8 @@ def test_a_running_request_outlasts_every_timeout(start):
         send(connection, "/wait")
         until(lambda: running.asked == ["/wait"])
         running.hurry(HttpTimeouts(SHORT, SHORT, SHORT))
-        with running.connect() as stranger:
-            assert is_closed(stranger)
+        with running.connect() as unauthenticated:
+            assert is_closed(unauthenticated)
         running.release.set()
         assert connection.recv(65536).endswith(b"hello")
 
@@ -127,15 +127,15 @@ def test_the_longest_idle_unauthenticated_connection_is_evicted(start):
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
         assert ask(friend).endswith(b"hello")
-        strangers = [stack.enter_context(running.connect()) for _ in range(3)]
+        idle_connections = [stack.enter_context(running.connect()) for _ in range(3)]
         until(lambda: len(running.channels) == 4)
-        newcomer = stack.enter_context(running.connect())
-        assert ask(newcomer).endswith(b"hello")
-        assert is_closed(strangers[0])
-        assert ask(strangers[1], token=None).endswith(b"hello") and ask(
-            strangers[2], token=None
-        ).endswith(b"hello")
-        assert ask(friend).endswith(b"hello") and ask(newcomer).endswith(b"hello")
+        late_connection = stack.enter_context(running.connect())
+        assert ask(late_connection).endswith(b"hello")
+        assert is_closed(idle_connections[0])
+        assert ask(idle_connections[1], token=None).endswith(b"hello")
+        assert ask(idle_connections[2], token=None).endswith(b"hello")
+        assert ask(friend).endswith(b"hello")
+        assert ask(late_connection).endswith(b"hello")
 
 
 def test_unauthenticated_connections_cannot_block_others(start):
@@ -143,11 +143,11 @@ def test_unauthenticated_connections_cannot_block_others(start):
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(running.connect())
-        newcomer = stack.enter_context(running.connect())
-        assert ask(newcomer).endswith(b"hello")
+        late_connection = stack.enter_context(running.connect())
+        assert ask(late_connection).endswith(b"hello")
         for _ in range(40):
             stack.enter_context(running.connect())
-        assert ask(newcomer).endswith(b"hello")
+        assert ask(late_connection).endswith(b"hello")
 
 
 def test_a_connection_with_a_running_request_is_not_evicted(start):
@@ -161,9 +161,8 @@ def test_a_connection_with_a_running_request_is_not_evicted(start):
         send(third, "/")
         running.release.set()
         # One of the two is evicted as soon as it is idle, but only after its answer.
-        assert first.recv(65536).endswith(b"hello") and second.recv(65536).endswith(
-            b"hello"
-        )
+        assert first.recv(65536).endswith(b"hello")
+        assert second.recv(65536).endswith(b"hello")
         assert third.recv(65536).endswith(b"hello")
 
 
@@ -223,7 +222,8 @@ def test_a_client_that_never_reads_is_reset(start):
 
 def test_without_connections_the_loop_sleeps_indefinitely(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
-    rest, rests = running.server.close_expired, []
+    rest = running.server.close_expired
+    rests = []
     running.server.close_expired = lambda: rests.append(rest()) or rests[-1]
     with running.connect() as connection:
         assert ask(connection).endswith(b"hello")

@@ -98,7 +98,10 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
 def call(
     app: Any, environ: dict[str, str], body: bytes
 ) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Send one request as waitress would; timings, which always differ, are blanked."""
+    """Send one request as waitress would.
+
+    Timings, which always differ, are blanked.
+    """
     surroundings = {
         "SCRIPT_NAME": "", "SERVER_NAME": "x", "SERVER_PORT": "1", "SERVER_PROTOCOL": "HTTP/1.1",
         "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body), "wsgi.input_terminated": True,
@@ -144,7 +147,8 @@ def test_an_error_during_compression_is_internal_and_counted_once(
     def starve(*_: object) -> bytes:
         raise MemoryError
 
-    app, service = sides[1], sides[2]
+    app = sides[1]
+    service = sides[2]
     monkeypatch.setattr(compression, "deflate", starve)
     environ = {
         "REQUEST_METHOD": "POST", "PATH_INFO": path, "HTTP_HOST": "127.0.0.1", "HTTP_ACCEPT_ENCODING": "gzip",
@@ -166,14 +170,15 @@ def test_an_error_during_compression_is_internal_and_counted_once(
     counted = {
         key: count - before.get(key, 0) for key, count in service.traffic.answers()
     }
-    assert status.startswith("500") and json.loads(answer)["code"] == "INTERNAL"
-    assert [key[3] for key, count in counted.items() if count] == [500] and sum(
-        counted.values()
-    ) == 1
+    assert status.startswith("500")
+    assert json.loads(answer)["code"] == "INTERNAL"
+    assert [key[3] for key, count in counted.items() if count] == [500]
+    assert sum(counted.values()) == 1
 
 
 def test_the_application_is_created_once_on_demand():
-    made, together = [], threading.Barrier(8, timeout=120)
+    made = []
+    together = threading.Barrier(8, timeout=120)
 
     def make():
         made.append(1)
@@ -183,7 +188,8 @@ def test_the_application_is_created_once_on_demand():
         together.wait()
         answers.append(app({"PATH_INFO": path}, lambda status, headers: None))
 
-    app, answers = create_on_demand(make), []
+    app = create_on_demand(make)
+    answers = []
     assert made == []
     threads = [
         threading.Thread(target=ask, args=(f"/{number}",)) for number in range(8)
@@ -192,7 +198,8 @@ def test_the_application_is_created_once_on_demand():
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert made == [1] and sorted(answers) == [[b"/%d" % number] for number in range(8)]
+    assert made == [1]
+    assert sorted(answers) == [[b"/%d" % number] for number in range(8)]
 
 
 def test_a_failed_application_is_created_again():

@@ -379,7 +379,8 @@ def test_a_wrong_method_gets_the_allowed_ones(
     server, wire, refused, method, path, allowed
 ):
     answer = wire.one(wire.write(method, path, CLOSE), head=method == "HEAD")
-    assert answer.status == 405 and set(answer.headers["allow"].split(", ")) == allowed
+    assert answer.status == 405
+    assert set(answer.headers["allow"].split(", ")) == allowed
     if method != "HEAD":
         said = refused(answer, 405, "METHOD_NOT_ALLOWED")
         assert said.endswith(f"use {' or '.join(sorted(allowed - {'HEAD'}))}")
@@ -484,7 +485,10 @@ def test_a_chunked_body_is_joined(wire):
 
 @pytest.mark.parametrize("size", [b"1" * 17, b"0" * 20, b"f" * 16])
 def test_chunk_sizes_of_more_than_64_bits_are_rejected(wire, size):
-    """The client neither ends its body nor closes; the answer comes at once."""
+    """The client neither ends its body nor closes.
+
+    The answer comes at once.
+    """
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(
             wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked")
@@ -602,7 +606,8 @@ def test_pipelined_requests_are_answered_in_order(wire):
     )
     assert [answer.status for answer in answers] == [200] * 30
     values = [json.loads(answer.body)["predictions"][0]["value"] for answer in answers]
-    assert values == sorted(values) and len(set(values)) == 30
+    assert values == sorted(values)
+    assert len(set(values)) == 30
 
 
 def test_a_request_that_arrives_byte_by_byte_is_answered(wire, read_from):

@@ -47,7 +47,10 @@ def infer(
     headers: dict[str, str] | None = None,
     **rest,
 ):
-    """Send a request; ``raw`` follows the JSON, whose length is then announced."""
+    """Send a request.
+
+    ``raw`` follows the JSON, whose length is then announced.
+    """
     header = json.dumps({"inputs": list(inputs), **rest}).encode()
     announced = {LENGTH: str(len(header))} if raw else {}
     sent = announced | (headers or {})
@@ -64,7 +67,8 @@ def decode(answer) -> dict[str, np.ndarray]:
         "application/octet-stream" if LENGTH in answer.headers else "application/json"
     )
     assert answer.headers["Content-Type"] == expected
-    raw, found = answer.content[length:], {}
+    raw = answer.content[length:]
+    found = {}
     types = {"FP32": "<f4", "FP16": "<f2", "INT8": "i1", "INT64": "<i8", "BOOL": "?"}
     for output in json.loads(answer.content[:length])["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
@@ -75,7 +79,8 @@ def decode(answer) -> dict[str, np.ndarray]:
             )
         else:
             assert "data" not in output
-            data, raw = raw[:size], raw[size:]
+            data = raw[:size]
+            raw = raw[size:]
             values = (
                 split_texts(data)
                 if output["datatype"] == "BYTES"
@@ -162,7 +167,8 @@ def test_the_length_header_decides_instead_of_the_content_type(
         parameters={"binary_data_output": True},
         headers={"Content-Type": content_type},
     )
-    assert LENGTH in answer.headers and int(answer.headers[LENGTH]) % 8 == 0
+    assert LENGTH in answer.headers
+    assert int(answer.headers[LENGTH]) % 8 == 0
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
 
@@ -183,7 +189,8 @@ def test_a_requested_output_selects_its_own_form(server, widths, parameters, bin
 
 
 def test_json_and_binary_may_be_mixed(kit_server):
-    a, b = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
+    a = np.array([1, 2], np.float32)
+    b = np.array([10, 20], np.float32)
     answer = infer(
         kit_server,
         "two_inputs",
@@ -192,7 +199,8 @@ def test_json_and_binary_may_be_mixed(kit_server):
         raw=b.tobytes(),
     )
     assert decode(answer)["PartitionedCall:0"].tolist() == [11, 22]
-    x, flag = np.array([1, 0, 1, 0], np.float32), np.array(True)
+    x = np.array([1, 0, 1, 0], np.float32)
+    flag = np.array(True)
     outputs = [
         {"name": "total"},
         {"name": "half", "parameters": {"binary_data": True}},
@@ -282,7 +290,8 @@ def test_bytes_that_are_no_text_are_returned_only_as_binary(kit_server, refused)
     answer = infer(
         kit_server, "strings", item, raw=raw, parameters={"binary_data_output": True}
     )
-    assert answer.status_code == 200 and answer.content.endswith(raw)
+    assert answer.status_code == 200
+    assert answer.content.endswith(raw)
     refused(infer(kit_server, "strings", item, raw=raw), 400, "INVALID_REQUEST")
 
 
@@ -377,7 +386,8 @@ def test_unknown_members_are_ignored(server, widths, members):
 
 
 def test_a_named_signature_has_its_own_tensors(kit_server, refused):
-    a, b = np.array([5, 7], np.float32), np.array([1, 2], np.float32)
+    a = np.array([5, 7], np.float32)
+    b = np.array([1, 2], np.float32)
     inputs = [json_input("a", "FP32", a), json_input("b", "FP32", b)]
     answer = infer(
         kit_server, "two_signatures", *inputs, parameters={"signature_name": "subtract"}
@@ -482,7 +492,8 @@ def test_labels_of_a_model_without_a_task(new_server, tmp_path):
     }
     ((text,),) = classify(served, "plain", item, output["name"], 1).tolist()
     value, index, label = text.split(":")
-    assert float(value) and label == f"class {index}"
+    assert float(value)
+    assert label == f"class {index}"
 
 
 def test_a_class_count_above_the_maximum_returns_all_classes(server, digits):
@@ -603,51 +614,50 @@ def test_an_input_that_the_model_rejects_is_a_client_error(kit_server, refused):
 # --- Compression
 
 
-@pytest.mark.parametrize(
-    ("accepted", "coding"),
-    [
-        (None, None),
-        ("", None),
-        ("gzip", "gzip"),
-        ("GZIP", "gzip"),
-        ("deflate", "deflate"),
-        ("gzip;q=0.5", "gzip"),
-        ("gzip;q=0", None),
-        ("gzip, deflate", None),
-        ("gzip, deflate, br", None),
-        ("identity", None),
-        ("br", None),
-        ("*", None),
-        (",", None),
-    ],
-)
+CODINGS = [
+    (None, None),
+    ("", None),
+    ("gzip", "gzip"),
+    ("GZIP", "gzip"),
+    ("deflate", "deflate"),
+    ("gzip;q=0.5", "gzip"),
+    ("gzip;q=0", None),
+    ("gzip, deflate", None),
+    ("gzip, deflate, br", None),
+    ("identity", None),
+    ("br", None),
+    ("*", None),
+    (",", None),
+]
+"""Values of Accept-Encoding, and the coding of the answer."""
+
+DECODERS = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
+
+
+@pytest.mark.parametrize(("accepted", "coding"), CODINGS)
 @pytest.mark.parametrize("binary", [False, True])
 def test_an_answer_is_compressed_on_request(wire, widths, accepted, coding, binary):
-    body = json.dumps(
-        {
-            "inputs": [json_input("features", "FP32", FLOWERS)],
-            "parameters": {"binary_data_output": binary},
-        }
-    ).encode()
-    headers = ["Connection: close"] + (
-        [f"Accept-Encoding: {accepted}"] if accepted is not None else []
-    )
-    answer = wire.one(
-        wire.write("POST", "/v2/models/petals/infer", *headers, body=body)
-    )
+    request = {
+        "inputs": [json_input("features", "FP32", FLOWERS)],
+        "parameters": {"binary_data_output": binary},
+    }
+    headers = ["Connection: close"]
+    if accepted is not None:
+        headers.append(f"Accept-Encoding: {accepted}")
+    body = json.dumps(request).encode()
+    path = "/v2/models/petals/infer"
+    answer = wire.one(wire.write("POST", path, *headers, body=body))
     assert answer.status == 200
     assert answer.headers.get("content-encoding") == coding
     assert answer.headers["vary"] == "Accept-Encoding"
-    plain = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}[coding](
-        answer.body
-    )
-    if binary:  # the length is that of the JSON before compression
-        assert plain[int(answer.headers[LENGTH.lower()]) :] == widths.tobytes()
+    plain = DECODERS[coding](answer.body)
+    if binary:
+        # the length is that of the JSON before compression
+        json_length = int(answer.headers[LENGTH.lower()])
+        assert plain[json_length:] == widths.tobytes()
     else:
-        assert (
-            json.loads(plain)["outputs"][0]["data"]
-            == widths.reshape(-1).astype(float).tolist()
-        )
+        expected = widths.reshape(-1).astype(float).tolist()
+        assert json.loads(plain)["outputs"][0]["data"] == expected
 
 
 @pytest.mark.parametrize(

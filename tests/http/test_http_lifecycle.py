@@ -60,7 +60,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def until(condition: Callable[[], bool]) -> None:
     """Poll until something in another process has happened."""
-    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline = monotonic() + TIMEOUT_S
+    pause = threading.Event()
     while not condition():
         assert monotonic() < deadline
         pause.wait(0.005)
@@ -191,7 +192,8 @@ def test_the_ready_file_is_written_under_an_unpredictable_name(tmp_path):
                 config,
                 Endpoints(Address("127.0.0.1", 1), None),
             )
-    assert len(names) == 2 and others.read_text() == "kept"
+    assert len(names) == 2
+    assert others.read_text() == "kept"
     for name in names:
         (tmp_path / name).unlink()
     (tmp_path / "ready.json").mkdir()
@@ -276,9 +278,8 @@ def test_a_taken_port_is_an_error(server, tmp_path):
         ready,
         *state,
     )
-    assert f"cannot listen on 127.0.0.1:{server.port}" in sentence(
-        ended
-    ) and "--http-port" in sentence(ended)
+    assert f"cannot listen on 127.0.0.1:{server.port}" in sentence(ended)
+    assert "--http-port" in sentence(ended)
     assert not ready.exists()
 
 
@@ -301,7 +302,8 @@ def test_a_port_of_another_pocketserve_server_is_recognized(
             f"cannot listen on port {port}: a running pocketserve (process {server.process.pid}) has it"
             in said
         )
-        assert "--http-port" in said and "--socket-port" in said
+        assert "--http-port" in said
+        assert "--socket-port" in said
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
@@ -350,7 +352,8 @@ def test_unusable_settings_are_explained(tmp_path, options, code, reason):
 
 def test_serving_without_a_token_prints_a_warning(new_server, models_copy, refused):
     server = new_server(models_copy, "--no-auth", environment={PREFIX + "QUEUE": "9"})
-    assert server.token is None and server.ready["token_file"] is None
+    assert server.token is None
+    assert server.ready["token_file"] is None
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
     refused(
         server.call("GET", "/v2", headers={"Origin": "http://evil.example"}),
@@ -391,8 +394,12 @@ def test_models_can_be_loaded_at_the_start(new_server, models_copy):
 def test_the_server_is_not_ready_while_it_loads_models_at_the_start(
     slow, models_copy, tmp_path, pool
 ):
-    """Loaded models answer meanwhile; the ready file and the socket report the same."""
-    ready, port = tmp_path / "ready.json", free_port()
+    """Loaded models answer meanwhile.
+
+    The ready file and the socket report the same.
+    """
+    ready = tmp_path / "ready.json"
+    port = free_port()
     command = [
         sys.executable,
         "-m",
@@ -414,10 +421,8 @@ def test_the_server_is_not_ready_while_it_loads_models_at_the_start(
                 == 200
             )
             answer = requests.get(f"{url}/v2/health/ready", timeout=TIMEOUT_S)
-            assert (answer.status_code, answer.json()["code"]) == (
-                503,
-                "MODEL_NOT_READY",
-            )
+            assert answer.status_code == 503
+            assert answer.json()["code"] == "MODEL_NOT_READY"
             assert answer.headers["Retry-After"] == "1"
             assert (
                 requests.post(
@@ -486,7 +491,8 @@ def test_accepted_requests_finish_after_a_load_fails_at_the_start(
     failed start.
     """
     shutil.copytree(MODELS / "digits", models_copy / "loading")
-    loading, port = SlowRequest(models_copy, pool, "loading"), free_port()
+    loading = SlowRequest(models_copy, pool, "loading")
+    port = free_port()
     command = [
         sys.executable,
         "-m",
@@ -518,7 +524,8 @@ def test_accepted_requests_finish_after_a_load_fails_at_the_start(
             slow.finish()
             assert under_way.result(TIMEOUT_S).status_code == 200
             _, log = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 1 and "pocketserve: --load nothing: " in log
+            assert process.returncode == 1
+            assert "pocketserve: --load nothing: " in log
         finally:
             loading.release()
             process.kill()
@@ -557,7 +564,9 @@ def test_the_log_contains_neither_tokens_nor_inputs(new_server, models_copy):
     assert wrong.status_code == 401
     assert server.stop() == 0
     log = server.log.read_text()
-    assert server.token not in log and "not-the-token" not in log and secret not in log
+    assert server.token not in log
+    assert "not-the-token" not in log
+    assert secret not in log
     assert "Traceback" not in log
 
 
@@ -579,7 +588,8 @@ def test_a_signal_lets_requests_finish_and_rejects_new_ones(
         requests.get(f"{server.url}/v2/health/live", timeout=TIMEOUT_S).status_code
         == 200
     )
-    assert server.process.poll() is None and not under_way.done()
+    assert server.process.poll() is None
+    assert not under_way.done()
     slow.finish()
     assert under_way.result(TIMEOUT_S).status_code == 200
     assert server.process.wait(ENDS_S) == 0
@@ -755,7 +765,8 @@ def test_concurrent_requests_get_their_own_answers(server, pool):
                 json.dumps([[float(number), float(turn), 1.0]] * (turn + 1)),
             )
             rows = [row["value"] for row in answer.json()["predictions"]]
-            assert len(rows) == turn + 1 and len(set(rows)) == 1
+            assert len(rows) == turn + 1
+            assert len(set(rows)) == 1
             values.append(rows[0])
         return values
 

@@ -38,66 +38,69 @@ def chunked(data: bytes, size: int) -> bytes:
     )
 
 
-def test_bodies_are_rejected_from_one_byte_above_the_limit(
-    new_server, models_copy, wire_to, refused
-):
-    server = new_server(models_copy, "--max-body-bytes", str(LIMIT))
-    wire, path = wire_to(server), "/predictions/petals"
+PATH = "/predictions/petals"
 
-    assert server.call("POST", path, data=padded(LIMIT)).status_code == 200
-    text = refused(
-        wire.one(wire.write("POST", path, body=padded(LIMIT + 1))),
-        413,
-        "BODY_TOO_LARGE",
-    )
+
+@pytest.fixture
+def limited(new_server, models_copy):
+    """Start a server with a small limit for bodies."""
+    return new_server(models_copy, "--max-body-bytes", str(LIMIT))
+
+
+def test_bodies_are_rejected_from_one_byte_above_the_limit(limited, wire_to, refused):
+    wire = wire_to(limited)
+    assert limited.call("POST", PATH, data=padded(LIMIT)).status_code == 200
+    above = wire.one(wire.write("POST", PATH, body=padded(LIMIT + 1)))
+    text = refused(above, 413, "BODY_TOO_LARGE")
     assert "exceeds 4096 bytes (max_body_bytes)" in text
-
-    transfer = wire.write(
-        "POST", path, "Connection: close", "Transfer-Encoding: chunked"
-    )
-    assert wire.one(transfer + chunked(padded(LIMIT - 100), 1000)).status == 200
-    refused(
-        wire.one(transfer + chunked(padded(LIMIT + 1), 1000)), 413, "BODY_TOO_LARGE"
-    )
-    refused(
-        wire.one(transfer + b"ffffffff\r\n" + bytes(2 * LIMIT)), 413, "BODY_TOO_LARGE"
-    )
-
-    for coding, encode in (("gzip", gzip.compress), ("deflate", zlib.compress)):
-        headers = {"Content-Encoding": coding}
-        assert (
-            server.call(
-                "POST", path, data=encode(padded(LIMIT)), headers=headers
-            ).status_code
-            == 200
-        )
-        bomb = server.call(
-            "POST", path, data=encode(padded(LIMIT + 1)), headers=headers
-        )
-        assert "inflated" in refused(bomb, 413, "BODY_TOO_LARGE")
-        refused(
-            server.call("POST", path, data=encode(bytes(2_000_000)), headers=headers),
-            413,
-            "BODY_TOO_LARGE",
-        )
-    members = gzip.compress(padded(LIMIT // 2)) + gzip.compress(b" " * (LIMIT // 2 + 1))
-    refused(
-        server.call("POST", path, data=members, headers={"Content-Encoding": "gzip"}),
-        413,
-        "BODY_TOO_LARGE",
-    )
     # Every path has the limit, even those that ignore their body.
-    refused(
-        wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1))), 413, "BODY_TOO_LARGE"
-    )
-    assert server.call("POST", path, data=NUMBERS).status_code == 200
+    ignored = wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1)))
+    refused(ignored, 413, "BODY_TOO_LARGE")
+    assert limited.call("POST", PATH, data=NUMBERS).status_code == 200
+
+
+def test_chunked_bodies_have_the_same_limit(limited, wire_to, refused):
+    wire = wire_to(limited)
+    header = wire.write("POST", PATH, "Connection: close", "Transfer-Encoding: chunked")
+    assert wire.one(header + chunked(padded(LIMIT - 100), 1000)).status == 200
+    above = wire.one(header + chunked(padded(LIMIT + 1), 1000))
+    refused(above, 413, "BODY_TOO_LARGE")
+    announced = wire.one(header + b"ffffffff\r\n" + bytes(2 * LIMIT))
+    refused(announced, 413, "BODY_TOO_LARGE")
+    assert limited.call("POST", PATH, data=NUMBERS).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("coding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+def test_inflated_bodies_have_the_same_limit(limited, refused, coding, encode):
+    headers = {"Content-Encoding": coding}
+
+    def post(body):
+        return limited.call("POST", PATH, data=encode(body), headers=headers)
+
+    assert post(padded(LIMIT)).status_code == 200
+    text = refused(post(padded(LIMIT + 1)), 413, "BODY_TOO_LARGE")
+    assert "inflated" in text
+    refused(post(bytes(2_000_000)), 413, "BODY_TOO_LARGE")
+    assert limited.call("POST", PATH, data=NUMBERS).status_code == 200
+
+
+def test_the_limit_applies_to_all_gzip_members_together(limited, refused):
+    first = gzip.compress(padded(LIMIT // 2))
+    second = gzip.compress(b" " * (LIMIT // 2 + 1))
+    headers = {"Content-Encoding": "gzip"}
+    answer = limited.call("POST", PATH, data=first + second, headers=headers)
+    refused(answer, 413, "BODY_TOO_LARGE")
+    assert limited.call("POST", PATH, data=NUMBERS).status_code == 200
 
 
 def test_gzip_bodies_have_few_members(server, refused):
     """Each member costs time, even an empty one, so their number keeps time
     proportional to bytes.
     """
-    headers, empty = {"Content-Encoding": "gzip"}, gzip.compress(b"", mtime=0)
+    headers = {"Content-Encoding": "gzip"}
+    empty = gzip.compress(b"", mtime=0)
     for members, body in ((64, empty * 62 + PACKED + empty), (64, PACKED + empty * 63)):
         assert (
             server.call(

@@ -124,10 +124,8 @@ def test_the_page_is_described(server, document):
     described = document["paths"]["/"]["get"]["responses"]["200"]["content"]
     assert set(described) == {"application/json", "text/html"}
     answer = server.call("GET", "/", headers={"Accept": "text/html"})
-    assert (
-        answer.headers["Content-Type"].startswith("text/html")
-        and "<html" in answer.text
-    )
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert "<html" in answer.text
 
 
 # Pairing needs a multi-step exchange and a reranker a model of its own: tests/pairing

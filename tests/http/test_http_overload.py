@@ -22,7 +22,8 @@ from pocketserve.transports.http.server import HttpServer
 from queue_entries import run
 
 TIMEOUT_S = 120.0
-QUEUE, THREADS = 4, 12
+QUEUE = 4
+THREADS = 12
 CALLERS = 48
 BODY = json.dumps(
     {
@@ -140,7 +141,8 @@ def test_queued_requests_of_all_models_leave_threads_free(flooded):
     for _ in range(free):
         assert entered.acquire(timeout=TIMEOUT_S)
     refused = flooded.get("/v2/health/live"), flooded.ask()
-    assert refused[0].status_code == 200 and refused[1] == 429
+    assert refused[0].status_code == 200
+    assert refused[1] == 429
     assert flooded.get("/metrics").status_code == 200
     flooded.go()
     for one in busy:

@@ -54,15 +54,16 @@ def bearer(secret: str) -> str:
 
 
 def test_the_whole_folder_is_served() -> None:
-    """Every file of a known kind has its own path; licences and checksums are left out."""
+    """Every file of a known kind has its own path.
+
+    Licences and checksums are left out.
+    """
     kinds = {path.suffix for path in FOLDER.rglob("*") if path.is_file()}
     assert kinds - CONTENT_TYPES.keys() <= {""}
     names = [path for path in FOLDER.rglob("*") if path.suffix in CONTENT_TYPES]
-    assert (
-        len(names) == len(FILES)
-        and "/web/index.html" in FILES
-        and "/web/vendor/lit-html/lit-html.js" in FILES
-    )
+    assert len(names) == len(FILES)
+    assert "/web/index.html" in FILES
+    assert "/web/vendor/lit-html/lit-html.js" in FILES
     assert not any("LICENSE" in path or "SUMS" in path for path in FILES)
 
 
@@ -73,19 +74,13 @@ def test_a_file_of_the_page(wire, path: str) -> None:
     No token is needed, HEAD has no body, and other origins get no access.
     """
     answer = wire.one(get(path))
-    assert (answer.status, answer.body) == (
-        200,
-        FOLDER.joinpath(path.removeprefix("/web/")).read_bytes(),
-    )
+    assert answer.status == 200
+    assert answer.body == FOLDER.joinpath(path.removeprefix("/web/")).read_bytes()
     assert answer.headers["content-type"] == CONTENT_TYPES[path[path.rindex(".") :]]
-    assert (
-        SECURITY.items() <= answer.headers.items()
-        and answer.headers["cache-control"] == "no-cache"
-    )
-    assert (
-        re.fullmatch(r'W/"[0-9a-f]{32}"', answer.headers["etag"])
-        and "set-cookie" not in answer.headers
-    )
+    assert SECURITY.items() <= answer.headers.items()
+    assert answer.headers["cache-control"] == "no-cache"
+    assert re.fullmatch(r'W/"[0-9a-f]{32}"', answer.headers["etag"])
+    assert "set-cookie" not in answer.headers
     assert not [name for name in answer.headers if name.startswith(CORS)]
     head = wire.one(get(path, method="HEAD"), head=True)
     assert (head.status, head.body) == (200, b"")
@@ -104,17 +99,13 @@ def test_only_browsers_get_the_page(wire) -> None:
     ):
         answer = wire.one(get("/", *accept))
         assert (answer.status, answer.body) == (200, b'{"status":"alive"}\n')
-        assert (
-            answer.headers["content-type"] == "application/json"
-            and answer.headers["vary"] == "Accept"
-        )
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["vary"] == "Accept"
     for accept in (HTML, "Accept: text/html", "ACCEPT: TEXT/HTML"):
         answer = wire.one(get("/", accept))
         assert (answer.status, answer.body) == (200, FILES["/web/index.html"].content)
-        assert (
-            answer.headers["vary"] == "Accept, Accept-Encoding"
-            and SECURITY.items() <= answer.headers.items()
-        )
+        assert answer.headers["vary"] == "Accept, Accept-Encoding"
+        assert SECURITY.items() <= answer.headers.items()
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert (
         wire.one(get("/", HTML, method="HEAD"), head=True).headers["etag"]
@@ -150,10 +141,8 @@ def test_the_page_knows_whether_a_token_is_needed(wire) -> None:
     """A rejected request would otherwise be logged on each visit."""
     answer = wire.one(get("/web/access.json"))
     assert (answer.status, json.loads(answer.body)) == (200, {"token": True})
-    assert (
-        answer.headers["content-type"] == "application/json"
-        and SECURITY.items() <= answer.headers.items()
-    )
+    assert answer.headers["content-type"] == "application/json"
+    assert SECURITY.items() <= answer.headers.items()
 
 
 @pytest.mark.parametrize("etag", ["{}", "W/{}", '"other", {}', "*", '"a",{} ,"b"'])
@@ -163,11 +152,10 @@ def test_a_cached_file_gets_304(wire, etag: str) -> None:
     answer = wire.one(
         get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True
     )
-    assert answer.status == 304 and answer.headers["etag"] == f"W/{file.etag}"
-    assert (
-        SECURITY.items() <= answer.headers.items()
-        and answer.headers["vary"] == "Accept, Accept-Encoding"
-    )
+    assert answer.status == 304
+    assert answer.headers["etag"] == f"W/{file.etag}"
+    assert SECURITY.items() <= answer.headers.items()
+    assert answer.headers["vary"] == "Accept, Accept-Encoding"
     assert wire.one(get("/", HTML, 'If-None-Match: "other"')).status == 200
 
 
@@ -198,7 +186,8 @@ def test_a_cached_file_gets_304(wire, etag: str) -> None:
 def test_other_paths_of_the_page_are_404(wire, path: str) -> None:
     """Paths are looked up in a table, never resolved on disk."""
     answer = wire.one(get(path, HTML))
-    assert answer.status in (401, 404) and json.loads(answer.body)["code"] in (
+    assert answer.status in (401, 404)
+    assert json.loads(answer.body)["code"] in (
         "UNAUTHORIZED",
         "NOT_FOUND",
     )
@@ -260,38 +249,33 @@ def enter(wire: Any, ticket: str, *headers: str) -> Any:
     )
 
 
+OWNER_ROUTES = ("/web/ticket", "/pairing/open", "/pairing/close")
+
+
 def test_a_ticket_becomes_a_session(wire, refused) -> None:
     """The owner gets a ticket and the page's address, and the page a session, once."""
     answer = wire.one(wire.write("POST", "/web/ticket", body=b"{}"))
     issued = json.loads(answer.body)
-    assert (
-        issued.keys() == {"ticket", "expires_in", "url"} and issued["expires_in"] == 60
-    )
-    assert (
-        issued["url"] == f"http://127.0.0.1:{wire.port}/"
-        and "set-cookie" not in answer.headers
-    )
+    assert issued.keys() == {"ticket", "expires_in", "url"}
+    assert issued["expires_in"] == 60
+    assert issued["url"] == f"http://127.0.0.1:{wire.port}/"
+    assert "set-cookie" not in answer.headers
+
     entered = json.loads(enter(wire, issued["ticket"]).body)
     assert entered.keys() == {"session"}
     again = enter(wire, issued["ticket"])
     assert "pocketserve open" in refused(again, 401, "TICKET_REFUSED")
     assert again.headers["www-authenticate"].startswith("Bearer")
-    models = wire.one(get("/v2/models", bearer(entered["session"])))
-    assert models.status == 200 and "digits" in json.loads(models.body)["models"]
-    assert wire.one(get("/v2/models/petals", bearer(entered["session"]))).status == 200
-    for method, path in (
-        ("POST", "/web/ticket"),
-        ("POST", "/pairing/open"),
-        ("POST", "/pairing/close"),
-    ):
-        refused(
-            wire.one(get(path, bearer(entered["session"]), method=method, body=b"{}")),
-            403,
-            "SESSION_REFUSED",
-        )
-    refused(
-        wire.one(get("/pairing", bearer(entered["session"]))), 403, "SESSION_REFUSED"
-    )
+
+    session = bearer(entered["session"])
+    models = wire.one(get("/v2/models", session))
+    assert models.status == 200
+    assert "digits" in json.loads(models.body)["models"]
+    assert wire.one(get("/v2/models/petals", session)).status == 200
+    for path in OWNER_ROUTES:
+        answer = wire.one(get(path, session, method="POST", body=b"{}"))
+        refused(answer, 403, "SESSION_REFUSED")
+    refused(wire.one(get("/pairing", session)), 403, "SESSION_REFUSED")
 
 
 def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
@@ -356,8 +340,9 @@ def test_a_large_ticket_message_with_the_token(wire, refused) -> None:
 
 
 def test_get_a_ticket_over_the_socket(server, wire) -> None:
-    """The command gets its ticket once the server is authenticated; the session works
-    over HTTP.
+    """The command gets its ticket once the server is authenticated.
+
+    The session works over HTTP.
     """
     with server.connect() as connection:
         issued = json.loads(connection.call("POST /web/ticket", b"").body)
@@ -397,13 +382,13 @@ def test_no_secret_is_logged(new_server, models_copy, wire_to) -> None:
     wire.one(get("/web/main.js"))
     assert server.stop() == 0
     log = server.log.read_text()
-    assert (
-        "GET / 200" in log
-        and "POST /web/session 200" in log
-        and "POST /web/session 401" in log
-    )
+    assert "GET / 200" in log
+    assert "POST /web/session 200" in log
+    assert "POST /web/session 401" in log
     assert "main.js" not in log
-    assert session not in log and ticket not in log and server.token not in log
+    assert session not in log
+    assert ticket not in log
+    assert server.token not in log
 
 
 def test_the_page_is_one_metric(server, wire) -> None:
@@ -411,4 +396,5 @@ def test_the_page_is_one_metric(server, wire) -> None:
     wire.one(get("/web/index.html"))
     wire.one(get("/web/made-up-name.js"))
     metrics = server.call("GET", "/metrics").text
-    assert 'route="/web/{file}"' in metrics and "made-up" not in metrics
+    assert 'route="/web/{file}"' in metrics
+    assert "made-up" not in metrics

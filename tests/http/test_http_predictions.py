@@ -81,7 +81,8 @@ def test_a_picture_gets_its_label(server, digit, method):
         "task": "image-classification",
     }
     best = document["predictions"]
-    assert best[0]["label"] == str(digit) and best[0]["index"] == digit
+    assert best[0]["label"] == str(digit)
+    assert best[0]["index"] == digit
     assert len(best) == 5
     scores = [one["score"] for one in best]
     assert scores == sorted(scores, reverse=True)
@@ -235,7 +236,8 @@ def test_invalid_pictures_and_numbers_are_rejected(server, refused, body):
 
 def test_a_too_large_picture_gets_the_limit(server, refused):
     text = refused(ask(server, "digits", png(30_000, 30_000)), 400, "INVALID_INPUT")
-    assert "30000x30000" in text and "max_image_pixels" in text
+    assert "30000x30000" in text
+    assert "max_image_pixels" in text
 
 
 def test_a_setting_limits_the_size_of_pictures(new_server, models_copy, refused):
@@ -343,8 +345,9 @@ def test_a_public_quantised_model_accepts_real_numbers(asset_server):
     ],
 )
 def test_a_form_is_recognized(server, kind, hint):
-    """Forms of ``curl -F`` and ``-d`` change a picture; the error suggests the right
-    option.
+    """Forms of ``curl -F`` and ``-d`` change a picture.
+
+    The error suggests the right option.
     """
     answer = server.call(
         "POST",
@@ -352,7 +355,8 @@ def test_a_form_is_recognized(server, kind, hint):
         data=b"--x\r\n\x89PNG",
         headers={"Content-Type": kind},
     )
-    assert answer.status_code == 400 and hint in answer.json()["error"]
+    assert answer.status_code == 400
+    assert hint in answer.json()["error"]
 
 
 @pytest.mark.parametrize("model", ["digits", "petals"])
@@ -375,7 +379,6 @@ def test_typed_json_is_not_mistaken_for_a_file(server):
     """Line ends don't matter in JSON, so curl's options are not the cause."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = server.call("POST", "/predictions/petals", data=b"[5.1]", headers=form)
-    assert (
-        answer.status_code == 400 and "not make a whole row" in answer.json()["error"]
-    )
+    assert answer.status_code == 400
+    assert "not make a whole row" in answer.json()["error"]
     assert "curl" not in answer.json()["error"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from conftest import Server
 from pocketserve.api.model_config import max_batch_size
 from pocketserve.tensors import TensorSpec
 
@@ -32,6 +33,7 @@ TWO_FLOWERS = FLOWER.replace("[1, 3]", "[2, 3]").replace(
     "[5.1, 3.5, 1.4]", "[5.1, 3.5, 1.4, 6, 3, 4]"
 )
 NUMBERS = b"[5.1,3.5,1.4]"
+PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 def index(server, **body: Any) -> dict[tuple[str, str], tuple[str, str]]:
@@ -77,7 +79,8 @@ def test_health_answers(server, document, path):
 
 
 def test_the_server_describes_itself_with_and_without_the_slash(server):
-    plain, slash = server.call("GET", "/v2"), server.call("GET", "/v2/")
+    plain = server.call("GET", "/v2")
+    slash = server.call("GET", "/v2/")
     assert plain.json() == slash.json()
     assert set(plain.json()) == {"name", "version", "extensions"}
     assert {"binary_tensor_data", "classification", "statistics"} <= set(
@@ -104,11 +107,9 @@ def test_a_model_describes_its_tensors(server):
 
 def test_a_models_configuration_is_in_tritons_form(server):
     document = server.call("GET", "/v2/models/digits/config").json()
-    assert (
-        document["name"] == "digits"
-        and document["max_batch_size"] > 0
-        and document["dynamic_batching"] == {}
-    )
+    assert document["name"] == "digits"
+    assert document["max_batch_size"] > 0
+    assert document["dynamic_batching"] == {}
     image = {
         "name": "image",
         "data_type": "TYPE_FP32",
@@ -187,7 +188,8 @@ def test_a_version_with_a_missing_file_is_reported(new_server, models_copy, refu
     gone = next(
         one for one in document["model_version_status"] if one["version"] == "gone"
     )
-    assert gone["state"] == "END" and reason in gone["status"]["error_message"]
+    assert gone["state"] == "END"
+    assert reason in gone["status"]["error_message"]
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
 
 
@@ -205,9 +207,8 @@ def statistics(
 
 def metrics(server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     answer = server.call("GET", "/metrics")
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
-        "text/plain; version=0.0.4"
-    )
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(answer.text)
     return {
         (one.name, frozenset(one.labels.items())): one.value
@@ -216,65 +217,41 @@ def metrics(server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_counters_are_exact(new_server, models_copy):
-    server = new_server(models_copy)
-    assert all(
-        one["inference_count"] == one["last_inference"] == 0
-        for one in statistics(server).values()
-    )
+def send(server: Server, path: str, body: object) -> int:
+    """Send a POST request; return its status."""
+    return server.call("POST", path, data=body).status_code
 
+
+def send_counted_requests(server: Server) -> None:
+    """Send six good and two bad requests to petals, and others that it never gets."""
+    infer = "/v2/models/petals/infer"
     for _ in range(3):
-        assert (
-            server.call("POST", "/v2/models/petals/infer", data=FLOWER).status_code
-            == 200
-        )
-    assert (
-        server.call("POST", "/v2/models/petals/infer", data=TWO_FLOWERS).status_code
-        == 200
-    )
-    assert (
-        server.call(
-            "POST", "/predictions/petals", data=b"[[1,2,3],[4,5,6],[7,8,9]]"
-        ).status_code
-        == 200
-    )
-    assert (
-        server.call(
-            "POST", "/v1/models/petals:predict", data=b'{"instances": [[1,2,3]]}'
-        ).status_code
-        == 200
-    )
+        assert send(server, infer, FLOWER) == 200
+    assert send(server, infer, TWO_FLOWERS) == 200
+    assert send(server, "/predictions/petals", b"[[1,2,3],[4,5,6],[7,8,9]]") == 200
+    instances = b'{"instances": [[1,2,3]]}'
+    assert send(server, "/v1/models/petals:predict", instances) == 200
     wrong_width = FLOWER.replace("[1, 3]", "[1, 2]").replace("5.1, ", "")
-    assert (
-        server.call("POST", "/v2/models/petals/infer", data=wrong_width).status_code
-        == 400
-    )
-    assert server.call("POST", "/predictions/petals", data=b"hello").status_code == 400
-    assert (
-        server.call(
-            "POST", "/predictions/petals?version=nothing", data=NUMBERS
-        ).status_code
-        == 404
-    )
-    assert server.call("POST", "/predictions/nothing", data=NUMBERS).status_code == 404
-    assert (
-        server.call(
-            "POST",
-            "/predictions/digits?version=tflite-int8",
-            data=json.dumps([0.0] * 64),
-        ).status_code
-        == 200
-    )
+    assert send(server, infer, wrong_width) == 400
+    assert send(server, "/predictions/petals", b"hello") == 400
 
-    (petals,) = statistics(server, "/v2/models/petals/stats").values()
-    assert (petals["name"], petals["version"]) == ("petals", "tflite")
+    assert send(server, "/predictions/petals?version=nothing", NUMBERS) == 404
+    assert send(server, "/predictions/nothing", NUMBERS) == 404
+    zeros = json.dumps([0.0] * 64)
+    assert send(server, "/predictions/digits?version=tflite-int8", zeros) == 200
+
+
+def assert_statistics_of_petals(petals: dict[str, Any]) -> None:
+    """Check petals' statistics after the counted requests."""
+    assert petals["name"] == "petals"
+    assert petals["version"] == "tflite"
     assert petals["inference_count"] == 3 * 1 + 2 + 3 + 1
     assert petals["execution_count"] == 3 + 1 + 1 + 1
     assert petals["last_inference"] > 0
-    counts = {
-        phase: duration["count"]
-        for phase, duration in petals["inference_stats"].items()
-    }
+    assert petals["memory_usage"][0]["byte_size"] > 0
+
+    durations = petals["inference_stats"]
+    counts = {phase: duration["count"] for phase, duration in durations.items()}
     assert counts == {
         "success": 6,
         "fail": 2,
@@ -289,64 +266,98 @@ def test_counters_are_exact(new_server, models_copy):
         "cache_hit": 0,
         "cache_miss": 0,
     }
-    durations = petals["inference_stats"]
-    phases = ("queue", "compute_input", "compute_infer", "compute_output")
-    assert durations["success"]["ns"] == sum(durations[phase]["ns"] for phase in phases)
-    batches = {
-        one["batch_size"]: one["compute_infer"]["count"]
-        for one in petals["batch_stats"]
-    }
-    assert batches == {1: 4, 2: 1, 3: 1}
-    assert petals["memory_usage"][0]["byte_size"] > 0
+    total = sum(durations[phase]["ns"] for phase in PHASES)
+    assert durations["success"]["ns"] == total
 
+    batches = {}
+    for batch in petals["batch_stats"]:
+        batches[batch["batch_size"]] = batch["compute_infer"]["count"]
+    assert batches == {1: 4, 2: 1, 3: 1}
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+PETALS = frozenset({("model", "petals"), ("version", "tflite")})
+
+
+def assert_counters_of_petals(samples: Samples, petals: dict[str, Any]) -> None:
+    """Check that the counters of petals equal its statistics."""
+    success = PETALS | {("outcome", "success")}
+    failure = PETALS | {("outcome", "failure")}
+    inferences = samples["pocketserve_inferences_total", PETALS]
+    assert inferences == petals["inference_count"]
+    executions = samples["pocketserve_executions_total", PETALS]
+    assert executions == petals["execution_count"]
+    assert samples["pocketserve_requests_total", success] == 6
+    assert samples["pocketserve_requests_total", failure] == 2
+    assert samples["pocketserve_loads_total", success] == 1
+    assert samples["pocketserve_loads_total", failure] == 0
+    assert samples["pocketserve_load_seconds_total", PETALS] > 0
+    assert samples["pocketserve_model_loaded", PETALS] == 1
+    assert samples["pocketserve_queue_length", PETALS] == 0
+
+
+def assert_durations_of_petals(samples: Samples, durations: dict[str, Any]) -> None:
+    """Check that the durations of petals equal its statistics."""
+    for phase in PHASES:
+        labels = PETALS | {("phase", phase)}
+        seconds = samples["pocketserve_phase_seconds_total", labels]
+        assert seconds == pytest.approx(durations[phase]["ns"] / 1e9)
+
+    buckets = {}
+    for (name, labels), value in samples.items():
+        if name == "pocketserve_request_seconds_bucket" and labels >= PETALS:
+            buckets[dict(labels)["le"]] = value
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert buckets["+Inf"] == 6
+    assert samples["pocketserve_request_seconds_count", PETALS] == 6
+    seconds = samples["pocketserve_request_seconds_sum", PETALS]
+    assert seconds == pytest.approx(durations["success"]["ns"] / 1e9)
+
+
+def assert_statistics_by_path(server: Server, petals: dict[str, Any]) -> None:
+    """Check which versions the statistics of a model, a version and all list."""
     # The default version never ran, so the used version is the only entry.
-    assert list(statistics(server, "/v2/models/digits/stats")) == [
-        ("digits", "tflite-int8")
-    ]
-    assert list(statistics(server, "/v2/models/diabetes/stats")) == [
-        ("diabetes", "tflite")
-    ]
-    assert list(
-        statistics(server, "/v2/models/petals/versions/tflite/stats").values()
-    ) == [petals]
+    digits = statistics(server, "/v2/models/digits/stats")
+    assert list(digits) == [("digits", "tflite-int8")]
+    diabetes = statistics(server, "/v2/models/diabetes/stats")
+    assert list(diabetes) == [("diabetes", "tflite")]
+    of_version = statistics(server, "/v2/models/petals/versions/tflite/stats")
+    assert list(of_version.values()) == [petals]
     everything = statistics(server)
     assert everything["petals", "tflite"] == petals
-    assert everything["diabetes", "tflite"]["inference_stats"]["success"]["count"] == 0
+    unused = everything["diabetes", "tflite"]
+    assert unused["inference_stats"]["success"]["count"] == 0
 
-    found = metrics(server)
-    labels = frozenset({("model", "petals"), ("version", "tflite")})
-    assert found["pocketserve_inferences_total", labels] == petals["inference_count"]
-    assert found["pocketserve_executions_total", labels] == petals["execution_count"]
-    assert found["pocketserve_requests_total", labels | {("outcome", "success")}] == 6
-    assert found["pocketserve_requests_total", labels | {("outcome", "failure")}] == 2
-    for phase in phases:
-        seconds = found["pocketserve_phase_seconds_total", labels | {("phase", phase)}]
-        assert seconds == pytest.approx(durations[phase]["ns"] / 1e9)
-    classes = [(dict(key).get("le"), value) for (name, key), value in found.items()
-               if name == "pocketserve_request_seconds_bucket" and labels <= key]  # fmt: skip
-    assert [value for _, value in classes] == sorted(value for _, value in classes)
-    assert (
-        dict(classes)["+Inf"] == found["pocketserve_request_seconds_count", labels] == 6
-    )
-    assert found["pocketserve_request_seconds_sum", labels] == pytest.approx(
-        durations["success"]["ns"] / 1e9
-    )
-    assert found["pocketserve_loads_total", labels | {("outcome", "success")}] == 1
-    assert found["pocketserve_loads_total", labels | {("outcome", "failure")}] == 0
-    assert found["pocketserve_load_seconds_total", labels] > 0
+
+def assert_metrics_of_the_process(server: Server, samples: Samples) -> None:
+    """Check the metrics that belong to no model."""
     if Path("/proc/self/stat").exists():
-        assert found["process_resident_memory_bytes", frozenset()] > 10 * 2**20
-        assert found["process_cpu_seconds_total", frozenset()] > 0
-    assert found["pocketserve_model_loaded", labels] == 1
-    assert found["pocketserve_queue_length", labels] == 0
-    held = sum(
-        one["memory_usage"][0]["byte_size"]
-        for one in everything.values()
-        if one["memory_usage"]
-    )
-    assert found["pocketserve_models_memory_bytes", frozenset()] == held
-    never = frozenset({("model", "diabetes"), ("version", "tflite")})
-    assert ("pocketserve_inferences_total", never) not in found
+        assert samples["process_resident_memory_bytes", frozenset()] > 10 * 2**20
+        assert samples["process_cpu_seconds_total", frozenset()] > 0
+    memory_bytes = 0
+    for version in statistics(server).values():
+        if version["memory_usage"]:
+            memory_bytes += version["memory_usage"][0]["byte_size"]
+    assert samples["pocketserve_models_memory_bytes", frozenset()] == memory_bytes
+
+
+def test_counters_are_exact(new_server, models_copy):
+    server = new_server(models_copy)
+    for version in statistics(server).values():
+        assert version["inference_count"] == 0
+        assert version["last_inference"] == 0
+
+    send_counted_requests(server)
+
+    (petals,) = statistics(server, "/v2/models/petals/stats").values()
+    assert_statistics_of_petals(petals)
+    assert_statistics_by_path(server, petals)
+    samples = metrics(server)
+    assert_counters_of_petals(samples, petals)
+    assert_durations_of_petals(samples, petals["inference_stats"])
+    assert_metrics_of_the_process(server, samples)
+    unused_labels = frozenset({("model", "diabetes"), ("version", "tflite")})
+    assert ("pocketserve_inferences_total", unused_labels) not in samples
 
     # Counters survive an unload.
     assert control(server, "petals", "unload").status_code == 200
@@ -375,10 +386,8 @@ def test_loading_and_unloading(new_server, models_copy, refused, body):
     server = new_server(models_copy)
     assert index(server)["petals", "tflite"] == ("READY", "loads on first use")
     answer = control(server, "petals", "load", body)
-    assert (answer.status_code, answer.json()) == (
-        200,
-        {"name": "petals", "load": True},
-    )
+    assert answer.status_code == 200
+    assert answer.json() == {"name": "petals", "load": True}
     assert index(server)["petals", "tflite"] == ("READY", "")
 
     answer = control(
@@ -387,10 +396,8 @@ def test_loading_and_unloading(new_server, models_copy, refused, body):
         "unload",
         b'{"parameters": {"unload_dependents": false}}' if body else body,
     )
-    assert (answer.status_code, answer.json()) == (
-        200,
-        {"name": "petals", "unload": True},
-    )
+    assert answer.status_code == 200
+    assert answer.json() == {"name": "petals", "unload": True}
     assert index(server)["petals", "tflite"] == ("UNAVAILABLE", "unloaded")
     assert ("petals", "tflite") not in index(server, ready=True)
     text = refused(
@@ -470,10 +477,8 @@ def test_a_broken_model_has_a_reason_and_the_others_keep_serving(
             == 503
         )
         text = refused(server.call("GET", f"/v2/models/{model}"), 503, "MODEL_FAILED")
-        assert (
-            text.startswith(f"failed to load '{model}' version 'tflite'")
-            and reason in text
-        )
+        assert text.startswith(f"failed to load '{model}' version 'tflite'")
+        assert reason in text
         assert index(server)[model, "tflite"] == ("UNAVAILABLE", text)
         assert reason in refused(
             server.call("GET", f"/v2/models/{model}/ready"), 503, "MODEL_NOT_READY"
@@ -481,10 +486,8 @@ def test_a_broken_model_has_a_reason_and_the_others_keep_serving(
         assert reason in refused(control(server, model, "load"), 503, "MODEL_FAILED")
     text = refused(server.call("GET", "/v2/models/diabetes"), 503, "MODEL_FAILED")
     assert "diabetes/model.toml: unknown key taks; did you mean 'task'?" in text
-    assert (
-        index(server)["diabetes", ""][0] == "UNAVAILABLE"
-        and "taks" in index(server)["diabetes", ""][1]
-    )
+    assert index(server)["diabetes", ""][0] == "UNAVAILABLE"
+    assert "taks" in index(server)["diabetes", ""][1]
     assert (
         server.call("POST", "/predictions/digits", json=[0.0] * 64).status_code == 200
     )
@@ -540,10 +543,8 @@ def test_the_index_shows_changes_of_the_folder(new_server, models_copy, refused)
     assert {name for name, _ in index(server)} == {"copied", "digits", "petals"}
     shutil.copy(models_copy / "copied.tflite", models_copy / "my copy.tflite")
     state, reason = index(server)["my copy.tflite", ""]
-    assert (
-        state == "UNAVAILABLE"
-        and "'my copy.tflite' is passed over: a model's name has no spaces" in reason
-    )
+    assert state == "UNAVAILABLE"
+    assert "'my copy.tflite' is passed over: a model's name has no spaces" in reason
     shutil.copy(
         models_copy / "copied.tflite", os.fsencode(models_copy) + b"/\xff .tflite"
     )
@@ -613,7 +614,10 @@ def test_a_budget_that_is_too_small_is_explained(new_server, models_copy, refuse
 
 
 def test_models_are_listed_for_kserve_and_openai(server):
-    """The object contains the members of both; each client skips the other's."""
+    """The object contains the members of both.
+
+    Each client skips the other's.
+    """
     document = server.call("GET", "/v1/models").json()
     assert document["models"] == ["diabetes", "digits", "numbers", "petals"]
     assert document["object"] == "list"

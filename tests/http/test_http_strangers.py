@@ -14,7 +14,10 @@ WAIT_S = 120.0
 
 
 def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
-    """Send a request's headers without its body; return the status and the answer."""
+    """Send a request's headers without its body.
+
+    Return the status and the answer.
+    """
     text = "\r\n".join(["POST /v2/models/digits/infer HTTP/1.1", *lines, "", ""])
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as connection:
         connection.sendall(text.encode())
@@ -22,10 +25,8 @@ def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
         while data := connection.recv(65536):
             received += data
     head, _, body = received.partition(b"\r\n\r\n")
-    assert (
-        b"Content-Type: application/json\r\n" in head + b"\r\n"
-        and b"Continue" not in head
-    )
+    assert b"Content-Type: application/json\r\n" in head + b"\r\n"
+    assert b"Continue" not in head
     return int(head.split()[1]), json.loads(body)
 
 

@@ -37,7 +37,8 @@ def column(values: list[float]) -> list[list[Any]]:
 
 def test_status(server):
     document = server.call("GET", "/v1/models/digits").json()
-    assert document["name"] == "digits" and document["ready"] is True
+    assert document["name"] == "digits"
+    assert document["ready"] is True
     states = {one["version"]: one for one in document["model_version_status"]}
     assert states["tflite"] == {
         "version": "tflite",
@@ -154,9 +155,8 @@ def test_many_floats_need_little_more_memory_than_their_list():
     finally:
         tracemalloc.stop()
     assert maximum < 60 * values.size
-    assert (np.array(found, np.float32) == values.reshape(2, -1)).all() and repr(
-        found[0][1]
-    ) == str(values[1])
+    assert (np.array(found, np.float32) == values.reshape(2, -1)).all()
+    assert repr(found[0][1]) == str(values[1])
 
 
 def test_non_finite_numbers_are_returned_as_tokens(kit_server):

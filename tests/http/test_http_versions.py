@@ -22,7 +22,9 @@ from numbered_models import (
 
 pytestmark = pytest.mark.onnx
 
-ONE, TWO, THREE = times(1), times(2), times(3)
+ONE = times(1)
+TWO = times(2)
+THREE = times(3)
 
 
 class Versions:
@@ -87,8 +89,10 @@ def test_a_good_version_replaces_the_previous_in_the_background(
     put(served.root, 2, TWO)
     while (answer := served.ask()) != (200, "2", 2.0):
         assert answer == (200, "1", 1.0)
-        assert served.is_ready() and served.is_ready("/v2/health/ready")
-    assert served.row("2")["default"] is True and served.row("1")["default"] is False
+        assert served.is_ready()
+        assert served.is_ready("/v2/health/ready")
+    assert served.row("2")["default"] is True
+    assert served.row("1")["default"] is False
     assert served.ask("1") == (200, "1", 1.0)
     assert served.logged("version 2 answers by default now, after 1") == 1
 
@@ -107,19 +111,18 @@ def test_a_broken_version_changes_nothing(
     assert served.row("2")["state"] == "UNAVAILABLE"
     assert [served.ask() for _ in range(5)] == [(200, "1", 1.0)] * 5
     reason = served.row("2")["reason"]
-    assert "failed to load 'm' version '2'" in reason and reason.endswith(
-        "version 1 answers requests that name none"
-    )
-    assert served.row("1")["default"] is True and served.is_ready()
-    assert (
-        not served.is_ready("/v2/models/m/versions/2/ready")
-        and served.ask("2")[0] == 503
-    )
+    assert "failed to load 'm' version '2'" in reason
+    assert reason.endswith("version 1 answers requests that name none")
+    assert served.row("1")["default"] is True
+    assert served.is_ready()
+    assert not served.is_ready("/v2/models/m/versions/2/ready")
+    assert served.ask("2")[0] == 503
     assert served.note().startswith("version 2: failed to load 'm' version '2'")
     assert served.logged("failed to load 'm' version '2'") == 1
     (folder / "model.onnx").write_bytes(TWO)
     await_that(lambda: served.ask() == (200, "2", 2.0))
-    assert served.note() == "" and served.row("2")["reason"] == ""
+    assert served.note() == ""
+    assert served.row("2")["reason"] == ""
 
 
 def test_the_best_loadable_new_version_is_used(
@@ -142,19 +145,16 @@ def test_the_start_uses_the_highest_loadable_version(
     served = start(v1=ONE, v2=TWO, v3=BROKEN)
     assert served.is_ready()
     assert served.ask() == (200, "2", 2.0)
-    assert (
-        served.row("2")["default"] is True and served.row("3")["state"] == "UNAVAILABLE"
-    )
+    assert served.row("2")["default"] is True
+    assert served.row("3")["state"] == "UNAVAILABLE"
     assert (
         served.server.call("GET", "/v2/models/m").json()["parameters"][
             "default_version"
         ]
         == "2"
     )
-    assert (
-        served.server.call("GET", "/v1/models/m").status_code == 200
-        and served.is_ready()
-    )
+    assert served.server.call("GET", "/v1/models/m").status_code == 200
+    assert served.is_ready()
 
 
 def test_a_restart_keeps_the_model(start: Callable[..., Versions]) -> None:
@@ -164,7 +164,8 @@ def test_a_restart_keeps_the_model(start: Callable[..., Versions]) -> None:
     await_that(lambda: served.row("2")["state"] == "UNAVAILABLE")
     served.server.stop()
     again = start("--load", "m")
-    assert again.ask() == (200, "1", 1.0) and again.is_ready()
+    assert again.ask() == (200, "1", 1.0)
+    assert again.is_ready()
 
 
 def test_without_a_loadable_version_the_best_one_explains_why(
@@ -172,7 +173,9 @@ def test_without_a_loadable_version_the_best_one_explains_why(
 ) -> None:
     served = start(v1=BROKEN, v2=b"")
     status, code, text = served.ask()
-    assert (status, code) == (503, "MODEL_FAILED") and "version '2'" in text
+    assert status == 503
+    assert code == "MODEL_FAILED"
+    assert "version '2'" in text
     assert not served.is_ready()
     put(served.root, 3, THREE)
     assert served.ask() == (200, "3", 3.0)
@@ -197,10 +200,8 @@ def test_an_idle_model_loads_a_new_version_after_its_next_request(
     assert served.ask() == (200, "1", 1.0)
     await_that(lambda: served.row("1")["loaded"] is False)
     put(served.root, 2, TWO)
-    assert (
-        served.row("2")["reason"].startswith("pending: ")
-        and served.row("1")["default"] is True
-    )
+    assert served.row("2")["reason"].startswith("pending: ")
+    assert served.row("1")["default"] is True
     assert served.ask() == (200, "1", 1.0)
     await_that(lambda: served.ask() == (200, "2", 2.0))
 
@@ -215,7 +216,8 @@ def test_a_reload_uses_a_new_version_at_once_or_explains_why(
     assert served.ask() == (200, "2", 2.0)
     put(served.root, 3, BROKEN)
     answer = served.server.call("POST", "/v2/repository/models/m/load")
-    assert answer.status_code == 503 and "version '3'" in answer.json()["error"]
+    assert answer.status_code == 503
+    assert "version '3'" in answer.json()["error"]
     assert served.ask() == (200, "2", 2.0)
 
 
@@ -240,7 +242,8 @@ def test_a_manifests_new_default_is_used_once_loaded(
     (served.root / "m" / "model.toml").write_text('default_version = "1"\n')
     await_that(lambda: served.ask() == (200, "1", 1.0))
     put(served.root, 3, THREE)
-    assert served.row("3")["default"] is False and served.ask() == (200, "1", 1.0)
+    assert served.row("3")["default"] is False
+    assert served.ask() == (200, "1", 1.0)
 
 
 FILES = ("a.bin", "b.bin", "c.bin")
@@ -286,17 +289,17 @@ def test_requests_the_index_and_the_configuration_follow_the_version_policy(
     config.write_text(
         'version_policy { specific { versions: [ 1, 2 ] } } shiny: 1 input { name: "x" optional: true }'
     )
-    assert served.ask() == (200, "2", 2.0) and served.ask("1") == (200, "1", 1.0)
+    assert served.ask() == (200, "2", 2.0)
+    assert served.ask("1") == (200, "1", 1.0)
     status, code, text = served.ask("3")
     assert (status, code) == (404, "VERSION_NOT_FOUND")
     assert text.endswith(
         "is not offered: m/config.pbtxt: version_policy offers versions 1, 2 only"
     )
     row = served.row("3")
-    assert (row["state"], row["default"]) == (
-        "UNAVAILABLE",
-        False,
-    ) and "version_policy" in row["reason"]
+    assert row["state"] == "UNAVAILABLE"
+    assert row["default"] is False
+    assert "version_policy" in row["reason"]
     metadata = served.server.call("GET", "/v2/models/m").json()
     assert metadata["versions"] == ["1", "2"]
     assert metadata["parameters"]["not_applied"] == (
@@ -317,7 +320,8 @@ def test_the_previous_latest_version_answers_until_the_new_one_is_loaded(
     assert served.ask() == (200, "1", 1.0)
     put(served.root, 2, BROKEN)
     await_that(lambda: "failed to load" in served.row("2")["reason"])
-    assert served.ask() == (200, "1", 1.0) and served.ask("1") == (200, "1", 1.0)
+    assert served.ask() == (200, "1", 1.0)
+    assert served.ask("1") == (200, "1", 1.0)
     put(served.root, 3, THREE)
     await_that(lambda: served.ask() == (200, "3", 3.0))
     assert served.ask("1")[:2] == (404, "VERSION_NOT_FOUND")
