@@ -26,8 +26,9 @@ DIGITS = MODELS / "digits"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Create a folder that other users may enter, so that root's rights don't hide
-    errors.
+    """Create a folder that other users may enter.
+
+    Otherwise root's rights would hide errors.
     """
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o777)

@@ -258,8 +258,9 @@ def test_an_event_overflow_affects_every_model(
 def test_events_read_by_another_thread_are_changes(
     watch: FolderWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other thread marks the watch before it empties the queue, and scans
-    afterwards.
+    """The other thread marks the watch before it empties the queue.
+
+    It scans afterwards.
     """
 
     def emptied(descriptor: int, request: int, nothing: bytes) -> bytes:

@@ -31,7 +31,10 @@ def default_to(version: str) -> Callable[[Document], object]:
 
 
 def test_comments_and_order_stay(tmp_path: Path) -> None:
-    """Only the change differs, the file's mode stays, and no temporary file is left."""
+    """Only the change differs.
+
+    The file's mode stays, and no temporary file is left.
+    """
     path = tmp_path / "model.toml"
     path.write_text(TEXT)
     path.chmod(0o640)

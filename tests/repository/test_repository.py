@@ -102,7 +102,7 @@ def test_lookups_touch_no_file(repository: Repository, tmp_path: Path) -> None:
 def test_a_model_is_read_when_first_requested(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """A start reads no model, and each model is read from one state of its folder."""
+    """Each model is read from one state of its folder."""
     (tmp_path / "m" / "3").mkdir()
     (tmp_path / "m" / "3" / "m.tflite").write_bytes(b"")
     first = repository.model("m")
@@ -138,7 +138,7 @@ def test_a_file_replaced_by_a_folder_before_its_first_read(
 def test_an_unknown_name_reads_few_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cost is the same in a large folder and in a small one."""
+    """The cost does not grow with the folder."""
     for number in range(100):
         (tmp_path / f"m{number}").mkdir()
         (tmp_path / f"m{number}" / "m.tflite").write_bytes(b"")
@@ -195,7 +195,10 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_mistyped_name_gets_a_suggestion(tmp_path: Path) -> None:
-    """The text starts like Triton's and suggests a similar name, or the first ones."""
+    """The text starts like Triton's.
+
+    It suggests a similar name, or the first ones.
+    """
     for name in ("digits", "petals"):
         (tmp_path / f"{name}.tflite").write_bytes(b"")
     repository = Repository(tmp_path)

@@ -48,8 +48,9 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 
 
 def test_bare_files(tmp_path: Path) -> None:
-    """A model file is a model with its own name and its kind as version, in
-    alphabetical order.
+    """A model file is a model named after it.
+
+    Its version is its kind. Models are in alphabetical order.
     """
     models = scan(
         fill(
@@ -179,7 +180,7 @@ def test_two_kinds_with_one_stem(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
-    """Each ending, and each file that marks a model folder, is found as its kind."""
+    """Endings and marker files determine the kind."""
     names = [f"model{suffix}" for suffix in kind.suffixes]
     names += [marker for marker, known in MARKERS.items() if known is kind]
     models = scan(
@@ -208,7 +209,10 @@ def test_parts_of_folders_are_no_bare_models(tmp_path: Path) -> None:
 
 
 def test_content_overrides_the_ending(tmp_path: Path) -> None:
-    """A file with a wrong ending keeps its name and is opened as its real kind."""
+    """A file with a wrong ending keeps its name.
+
+    It is opened as its real kind.
+    """
     (tmp_path / "m.onnx").write_bytes(b"\x1c\0\0\0TFL3")
     (tmp_path / "n.tflite").write_bytes(b"no such start")
     models = scan(tmp_path)
@@ -230,8 +234,9 @@ def test_a_pipe_does_not_block_a_scan(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
-    """Its model files are versions, named by the text between the model's name and the
-    ending.
+    """Its model files are versions.
+
+    Each is named by the text between the model's name and the ending.
     """
     files = ["m.tflite", "m.int8.tflite", "model.py", "readme.md", "other.tflite"]
     entry = scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"]
@@ -401,8 +406,9 @@ def zipped(path: Path, *names: str) -> None:
 
 @pytest.mark.parametrize("ending", ["pth", "pt", "ts", "ptl"])
 def test_weights_with_a_models_ending(tmp_path: Path, ending: str) -> None:
-    """Output of torch.save is unavailable as a bare file, in a folder, and in a
-    manifest.
+    """Output of torch.save is unavailable.
+
+    It may be a bare file, lie in a folder, or be named by a manifest.
     """
     (tmp_path / "m").mkdir()
     (tmp_path / "n").mkdir()
@@ -583,7 +589,10 @@ def test_numbered_versions_with_leading_zeros(tmp_path: Path) -> None:
 
 
 def test_numbered_versions_contain_one_model(tmp_path: Path) -> None:
-    """An empty number is no version, and two files in one number are ambiguous."""
+    """An empty number is no version.
+
+    Two files in one number are ambiguous.
+    """
     entry = scan(
         fill(
             tmp_path,
@@ -610,7 +619,7 @@ def test_digits_that_are_no_numbers(tmp_path: Path, digit: str) -> None:
 
 
 def test_a_folder_has_priority_over_a_bare_file(tmp_path: Path) -> None:
-    """Of a folder and a bare file with one name, the folder is the model."""
+    """A folder and a bare file have the same name."""
     assert versions(scan(fill(tmp_path, "m.keras", "m/1/m.tflite"))["m"]) == {
         "1": "m.tflite"
     }
@@ -718,9 +727,7 @@ def linked(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_links_out_of_the_folder_are_rejected(linked: tuple[Path, Path]) -> None:
-    """A file, a declared file, a numbered folder or a model behind such a link is
-    rejected.
-    """
+    """This covers files, declared files, numbered folders and whole models."""
     inside, outside = linked
     (inside / "bare.tflite").symlink_to(outside / "m.tflite")
     (inside / "folder").symlink_to(outside)

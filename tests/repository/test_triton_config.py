@@ -1,4 +1,7 @@
-"""Triton's folders: ``config.pbtxt`` is applied, or is the reason not to serve a model."""
+"""Triton's folders and their ``config.pbtxt``.
+
+A configuration is applied, or is the reason not to serve a model.
+"""
 
 from __future__ import annotations
 
