@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve import __version__
 from pocketserve.auth.pairing import PairingDesk
@@ -19,7 +19,6 @@ from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, always
-from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.engine.lifecycle.state import VersionRecord
 from pocketserve.engine.replica import Replica
 from pocketserve.engine.scheduling.entries import Job
@@ -46,6 +45,9 @@ from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.addresses import LOOPBACK
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 
 log = logging.getLogger(__name__)
 
