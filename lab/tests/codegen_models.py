@@ -142,7 +142,8 @@ def table_classifier(folder: Path) -> None:
     import tomlkit
     from onnx import helper
 
-    columns, classes = len(HOSTILE_FEATURES) - 1, len(HOSTILE_LABELS)
+    columns = len(HOSTILE_FEATURES) - 1
+    classes = len(HOSTILE_LABELS)
     weights = np.eye(columns, classes, dtype=np.float32)
     nodes = [helper.make_node("MatMul", ["x", "weights"], ["scores"])]
     _save(

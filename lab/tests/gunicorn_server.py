@@ -44,7 +44,8 @@ def gunicorn(
     folder: Path, models: Path, workers: int = 2, **settings: str
 ) -> Iterator[Server]:
     """Start gunicorn, wait until it accepts requests, and stop it."""
-    log, ready = folder / "server.log", folder / "ready.json"
+    log = folder / "server.log"
+    ready = folder / "ready.json"
     with log.open("wb") as output:
         command = [*COMMAND, "--workers", str(workers)]
         environment = server_variables(folder, models, **settings)

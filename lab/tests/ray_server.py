@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from conftest import Server
 from gunicorn_server import server_variables, wait_until
@@ -55,42 +56,53 @@ def own_settings(
     return server_variables(folder, models, POCKETSERVE_HTTP_PORT=str(port), **settings)
 
 
+def wait_until_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) -> Any:
+    """Wait for the file of a started server; return its content."""
+    wait_until(
+        lambda: ready.exists() or process.poll() is not None, log, START_TIMEOUT_S
+    )
+    assert process.poll() is None, log.read_text(errors="replace")
+    return json.loads(ready.read_text())
+
+
+def is_any_running(processes: Sequence[int]) -> bool:
+    """Return whether one of the processes exists."""
+    return any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+def kill_leftovers(process: subprocess.Popen[bytes]) -> None:
+    """Kill a hung command and its descendants."""
+    for pid in [process.pid, *descendants(process.pid)]:
+        command = ["kill", "-9", str(pid)]
+        subprocess.run(command, capture_output=True, timeout=END_TIMEOUT_S)
+    process.wait(END_TIMEOUT_S)
+
+
 @contextlib.contextmanager
 def ray_server(
     folder: Path, models: Path, *options: str, **settings: str
 ) -> Iterator[RayServer]:
     """Start Ray, wait for requests, stop it, and check that nothing is left."""
-    log, ready, port = folder / "server.log", folder / "ready.json", free_port()
+    log = folder / "server.log"
+    ready = folder / "ready.json"
+    port = free_port()
+    command = [*COMMAND, str(models), *options]
+    environment = own_settings(folder, models, port, **settings)
     with log.open("wb") as output:
-        environment = own_settings(folder, models, port, **settings)
         process = subprocess.Popen(
-            [*COMMAND, str(models), *options],
-            stdout=output,
-            stderr=output,
-            env=environment,
+            command, stdout=output, stderr=output, env=environment
         )
-    begun: Sequence[int] = ()
     try:
-        wait_until(
-            lambda: ready.exists() or process.poll() is not None, log, START_TIMEOUT_S
-        )
-        assert process.poll() is None, log.read_text(errors="replace")
-        content = json.loads(ready.read_text())
-        url = f"http://127.0.0.1:{port}"
-        yield RayServer(
-            process, url, (folder / "token").read_text().strip(), content, log
-        )
+        content = wait_until_ready(process, ready, log)
+        token = (folder / "token").read_text().strip()
+        yield RayServer(process, f"http://127.0.0.1:{port}", token, content, log)
         begun = descendants(process.pid)
         process.terminate()
         assert process.wait(END_TIMEOUT_S) == 0, log.read_text(errors="replace")
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in begun), log)
+        wait_until(lambda: not is_any_running(begun), log)
         assert not ready.exists()
     finally:
-        for pid in [process.pid, *descendants(process.pid)]:  # none, unless it hangs
-            subprocess.run(
-                ["kill", "-9", str(pid)], capture_output=True, timeout=END_TIMEOUT_S
-            )
-        process.wait(END_TIMEOUT_S)
+        kill_leftovers(process)
 
 
 def descendants(root: int) -> list[int]:

@@ -84,9 +84,8 @@ def test_every_task_has_a_form(name: str) -> None:
     assert bool(calls) == (name not in ("custom", "tensors", "text-generation"))
     fields = [field for call in calls for field in call.fields]
     fields += [inner for field in fields for inner in field.fields]
-    assert {call.takes for call in calls} <= TAKES and {
-        field.kind for field in fields
-    } <= KINDS
+    assert {call.takes for call in calls} <= TAKES
+    assert {field.kind for field in fields} <= KINDS
     assert all(
         field.meaning and (field.kind != "list" or field.entry) for field in fields
     )
@@ -95,25 +94,18 @@ def test_every_task_has_a_form(name: str) -> None:
 def test_names_are_valid_identifiers() -> None:
     assert camel_case("sepal length (cm)", "x") == "sepalLengthCm"
     assert camel_case("petal_width", "x") == "petalWidth"
-    assert (
-        camel_case("class", "x") == "classValue"
-        and camel_case("getClass", "x") == "getClassValue"
-    )
-    assert (
-        camel_case("1st", "x") == "x1st"
-        and camel_case("σκύλος", "x") == "x"
-        and camel_case("", "x") == "x"
-    )
+    assert camel_case("class", "x") == "classValue"
+    assert camel_case("getClass", "x") == "getClassValue"
+    assert camel_case("1st", "x") == "x1st"
+    assert camel_case("σκύλος", "x") == "x"
+    assert camel_case("", "x") == "x"
     assert constant_case("Éclair au café", "LABEL", 0) == "ECLAIR_AU_CAFE"
-    assert (
-        constant_case("7 dwarfs", "LABEL", 3) == "LABEL_7_DWARFS"
-        and constant_case("σ", "LABEL", 3) == "LABEL_3"
-    )
-    assert (
-        class_case("mobilenet_v2-1.0") == "MobilenetV210"
-        and class_case("7up") == "Model7up"
-    )
-    assert class_case("tensor") == "TensorModel" and class_case("σ") == "Model"
+    assert constant_case("7 dwarfs", "LABEL", 3) == "LABEL_7_DWARFS"
+    assert constant_case("σ", "LABEL", 3) == "LABEL_3"
+    assert class_case("mobilenet_v2-1.0") == "MobilenetV210"
+    assert class_case("7up") == "Model7up"
+    assert class_case("tensor") == "TensorModel"
+    assert class_case("σ") == "Model"
     assert len(constant_case("a" * 5000, "LABEL", 0)) == 60
 
 
@@ -141,11 +133,9 @@ def test_an_inputs_sizes_have_a_separate_name(
 
 def test_names_that_differ_in_case_only_are_told_apart() -> None:
     names = distinct(["CRANE", "CRANE", "CRANE_1", "crane", "OTHER"])
-    assert (
-        names[0] == "CRANE"
-        and names[-1] == "OTHER"
-        and len({name.casefold() for name in names}) == 5
-    )
+    assert names[0] == "CRANE"
+    assert names[-1] == "OTHER"
+    assert len({name.casefold() for name in names}) == 5
 
 
 def test_class_names_do_not_hide_those_in_the_templates() -> None:
@@ -160,11 +150,9 @@ def test_class_names_do_not_hide_those_in_the_templates() -> None:
     annotations = set(re.findall(r"@(\w+)", code))
     arrays = set(re.findall(r"\b\w+Array(?:List)?\b", code)) - {"toArray"}
     made = set(re.findall(r"\b(?:new|throw new) (\w+)", code))
-    assert (
-        {"Throws", "Override"} <= annotations
-        and "FloatArray" in arrays
-        and "IllegalArgumentException" in made
-    )
+    assert {"Throws", "Override"} <= annotations
+    assert "FloatArray" in arrays
+    assert "IllegalArgumentException" in made
     assert annotations | arrays | made <= USED_CLASSES
 
 
@@ -212,15 +200,12 @@ def test_impossible_package_names_are_refused(name: str) -> None:
 def test_texts_cannot_leave_comments_and_literals(text: str) -> None:
     """Both are ASCII in one line."""
     inside = comment(text)
-    assert inside.isascii() and not any(
-        sign in inside for sign in ("*/", "/*", "\\", "{", "<")
-    )
+    assert inside.isascii()
+    assert not any(sign in inside for sign in ("*/", "/*", "\\", "{", "<"))
     for literal in (java_string(text), kotlin_string(text)):
-        assert (
-            literal.isascii()
-            and literal.isprintable()
-            and literal[0] == literal[-1] == '"'
-        )
+        assert literal.isascii()
+        assert literal.isprintable()
+        assert literal[0] == literal[-1] == '"'
         body = literal[1:-1].replace("\\\\", "")
         assert '"' not in body.replace('\\"', "")
     assert "$" not in kotlin_string(text).replace("\\$", "")
@@ -240,11 +225,9 @@ def test_the_card_cannot_leave_its_comment() -> None:
             language,
             about={"description": "*/ class Evil {} /*\n*/", "license": "\\u002a/"},
         )
-        assert (
-            "class Evil &#123;" in source
-            and "*/ class Evil" not in source
-            and "\\u002a/" not in source
-        )
+        assert "class Evil &#123;" in source
+        assert "*/ class Evil" not in source
+        assert "\\u002a/" not in source
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -270,11 +253,9 @@ def test_a_meaning_cannot_leave_its_comment(
         "fields": [field],
     }
     source = render(language, calls=[call])
-    assert (
-        source.isascii()
-        and source.count("*/") == source.count("/*")
-        and "\\u" not in source
-    )
+    assert source.isascii()
+    assert source.count("*/") == source.count("/*")
+    assert "\\u" not in source
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -287,10 +268,8 @@ def test_many_labels_become_texts(language: str) -> None:
     )
     for labels in ([f"l{i}" for i in range(20_000)], ["a", "b" * (MAX_LABEL + 1)]):
         source = render(language, labels=labels)
-        assert (
-            "enum" not in source.replace("for an enum", "")
-            and f"It has {len(labels)} labels, too many" in source
-        )
+        assert "enum" not in source.replace("for an enum", "")
+        assert f"It has {len(labels)} labels, too many" in source
 
 
 @pytest.mark.parametrize(
@@ -318,10 +297,8 @@ def test_a_class_is_never_named_like_its_members() -> None:
         default_class("classification", read_interface(interface()).entries)
         == "ClassificationModel"
     )
-    assert (
-        default_class("label", ()) == "LabelModel"
-        and {"Label", "Row", "Outputs"} <= USED_CLASSES
-    )
+    assert default_class("label", ()) == "LabelModel"
+    assert {"Label", "Row", "Outputs"} <= USED_CLASSES
     assert {"class", "fun", "when", "synchronized"} <= RESERVED
 
 
@@ -353,10 +330,8 @@ def codegen(server: Server, *words: str) -> int:
 def test_the_fingerprint_depends_on_the_interface_only(live: Server) -> None:
     """Versions with equal interfaces share it; another label changes it."""
     with Client(live.url, live.token) as client:
-        digits, again = (
-            client.model_interface("digits"),
-            client.model_interface("digits", "tflite"),
-        )
+        digits = client.model_interface("digits")
+        again = client.model_interface("digits", "tflite")
         assert digits == again
         assert (
             client.model_metadata("digits")["parameters"]["fingerprint"]
@@ -380,16 +355,16 @@ def test_a_class_can_tell_that_it_is_stale(
         codegen(live, "digits", "--language", language, "--output", str(tmp_path)) == 0
     )
     file = Path(capsys.readouterr().out.strip())
-    assert file.parent == tmp_path / "com/example/app" and file.stem == "Digits"
+    assert file.parent == tmp_path / "com/example/app"
+    assert file.stem == "Digits"
     assert list(file.parent.iterdir()) == [file]
     source = file.read_bytes()
-    assert (
-        source.isascii()
-        and __version__.encode() in source
-        and str(tmp_path).encode() not in source
-    )
+    assert source.isascii()
+    assert __version__.encode() in source
+    assert str(tmp_path).encode() not in source
     check = ("--language", language, "--check", str(file))
-    assert codegen(live, "digits", *check) == 0 and file.read_bytes() == source
+    assert codegen(live, "digits", *check) == 0
+    assert file.read_bytes() == source
     assert codegen(live, "other", *check, "--class", "Digits") == 1
     assert "is stale: generate it again" in capsys.readouterr().out
     assert codegen(live, "digits", "--language", language) == 0
@@ -436,4 +411,5 @@ def test_faults_of_the_command_are_explained(
     bound = codegen(
         live, "digits", "--language", "java", "--version", "tflite", "--class", "Bound"
     )
-    assert bound == 0 and "MODEL, VERSION, FINGERPRINT" in capsys.readouterr().out
+    assert bound == 0
+    assert "MODEL, VERSION, FINGERPRINT" in capsys.readouterr().out

@@ -50,30 +50,32 @@ def jitter(base: float, rounds: int = 20, share: float = 0.02) -> list[float]:
 
 def test_a_clear_gain_is_taken() -> None:
     found = choose({1: jitter(2.0), 2: jitter(1.0), 4: jitter(1.5)}, current=1)
-    assert (found.best, found.recommended, found.changed) == (2, 2, True)
+    assert found.best == 2
+    assert found.recommended == 2
+    assert found.changed is True
     assert found.gain == pytest.approx(0.5)
 
 
 def test_the_fastest_setting_is_kept() -> None:
     found = choose({1: jitter(1.0), 2: jitter(2.0)}, current=1)
-    assert (found.best, found.recommended, found.changed, found.gain) == (
-        1,
-        1,
-        False,
-        0.0,
-    )
+    assert found.best == 1
+    assert found.recommended == 1
+    assert found.changed is False
+    assert found.gain == 0.0
 
 
 def test_a_small_gain_is_ignored() -> None:
     found = choose({1: jitter(1.0), 2: jitter(0.98)}, current=1)
-    assert (found.best, found.recommended) == (2, 1)
+    assert found.best == 2
+    assert found.recommended == 1
     assert 0 < found.gain < MIN_GAIN
 
 
 def test_a_gain_within_the_noise_is_ignored() -> None:
     noisy = [1.0, 0.6, 1.6, 0.7, 1.5, 0.5, 1.4, 0.8]
     found = choose({1: [1.0] * 8, 2: noisy}, current=1)
-    assert found.gain >= MIN_GAIN and found.noise > found.gain
+    assert found.gain >= MIN_GAIN
+    assert found.noise > found.gain
     assert found.recommended == 1
 
 
@@ -139,7 +141,9 @@ def test_candidates_take_turns() -> None:
     shares: list[float] = []
     found = interleave(calls, 60.0, 4, shares.append, min_sample_s=0.002)
     assert {key: len(kept) for key, kept in found.items()} == {1: 4, 2: 4, 3: 4}
-    assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] == 1.0
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[-1] == 1.0
     runs = [
         key for turn, key in enumerate(called) if not turn or called[turn - 1] != key
     ]  # a sample is many calls
@@ -203,7 +207,8 @@ def test_a_loaded_machine_gives_no_result(capsys, digits, monkeypatch) -> None:
         "threads stays 2: 1 was 50.0% faster, which is not worth a change or may be chance (up to 100.0%)"
         in printed
     )
-    assert "The load was 1000.0" in printed and "No line for model.toml" in printed
+    assert "The load was 1000.0" in printed
+    assert "No line for model.toml" in printed
     assert result_of(capsys, "bench", digits, "--tune", "--json")["manifest"] == ""
 
 
@@ -212,10 +217,10 @@ def test_output_without_a_terminal_is_plain(capsys, digits) -> None:
         main(["bench", str(digits), "--tune", "--seconds", "0.2", "--rounds", "1"]) == 0
     )
     printed = capsys.readouterr()
-    assert "trying batches …" in printed.err and "\r" not in printed.err
-    assert (
-        "max_batch stays 8" in printed.out and "No line for model.toml" in printed.out
-    )
+    assert "trying batches …" in printed.err
+    assert "\r" not in printed.err
+    assert "max_batch stays 8" in printed.out
+    assert "No line for model.toml" in printed.out
 
 
 def test_settings_of_the_manifest_are_not_tried(capsys, digits) -> None:
@@ -279,4 +284,5 @@ def test_a_bar_is_shown_on_a_terminal(digits) -> None:
             shown += part
         assert process.wait(60) == 0
     os.close(ours)
-    assert b"trying batches [" in shown and b"\r" in shown
+    assert b"trying batches [" in shown
+    assert b"\r" in shown

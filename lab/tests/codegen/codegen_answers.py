@@ -34,96 +34,105 @@ def box(entry: dict[str, Any]) -> list[float]:
     return [entry["box"][key] for key in ("x", "y", "width", "height")]
 
 
+def body_line(body: dict[str, Any]) -> list[Any]:
+    """Return the line of a person: score, box, and the first of the points."""
+    points = body["keypoints"]
+    first = points[0]
+    label = first["label"].upper().replace(" ", "_")
+    place = [first["x"], first["y"], first["score"]]
+    return [body["score"], box(body), len(points), label, *place]
+
+
+def frame_score(client: Client, file: Path, **options: Any) -> list[list[Any]]:
+    """Return the score of the best digit on a camera's frame."""
+    parameters = {"width": 16, "height": 16, **options}
+    answer = client.predict("digits", file, parameters=parameters)
+    return [[answer["predictions"][0]["score"]]]
+
+
+def found_on(client: Client, model: str, file: Path) -> list[dict[str, Any]]:
+    """Return the entries of the answer to a picture."""
+    entries: list[dict[str, Any]] = client.predict(model, file)["predictions"]
+    return entries
+
+
 def pictures(client: Client, inputs: Path) -> Lines:
     """Return the answers to pictures."""
-
-    def ask(model: str, file: str, **options: Any) -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = client.predict(
-            model, inputs / file, parameters=options
-        )["predictions"]
-        return entries
-
-    def first_score(file: str, **options: Any) -> list[list[Any]]:
-        return [[ask("digits", file, width=16, height=16, **options)[0]["score"]]]
-
-    digits = ask("digits", "seven.png")
-    bodies = ask("poses", "person.png")
-    points = [one["keypoints"] for one in bodies]
+    digits = []
+    for e in found_on(client, "digits", inputs / "seven.png"):
+        digits.append([True, e["label"], e["label"], e["index"], e["score"]])
+    numbers_found = []
+    for e in found_on(client, "numbers", inputs / "page.jpg"):
+        numbers_found.append([e["label"], e["index"], e["score"], box(e)])
+    shapes = []
+    for e in found_on(client, "shapes", inputs / "drawing.png"):
+        shapes.append([e["label"].upper(), e["score"], box(e)])
+    ground = []
+    for e in found_on(client, "ground", inputs / "drawing.png"):
+        ground.append([e["label"].upper(), e["share"], e["pixels"]])
+    bodies = found_on(client, "poses", inputs / "person.png")
+    nv21 = frame_score(client, inputs / "frame.nv21", format="nv21", rotation=90)
+    rgba = frame_score(client, inputs / "frame.rgba", format="rgba")
     return {
-        "digits": [
-            [True, e["label"], e["label"], e["index"], e["score"]] for e in digits
-        ],
+        "digits": digits,
         "digits best": [["LABEL_7"]],
-        "digits nv21": first_score("frame.nv21", format="nv21", rotation=90),
-        "digits planes": first_score("frame.nv21", format="nv21", rotation=90),
-        "digits rgba": first_score("frame.rgba", format="rgba"),
-        "numbers": [
-            [e["label"], e["index"], e["score"], box(e)]
-            for e in ask("numbers", "page.jpg")
+        "digits nv21": nv21,
+        "digits planes": nv21,
+        "digits rgba": rgba,
+        "numbers": numbers_found,
+        "shapes": shapes,
+        "ground": ground,
+        "poses": [body_line(body) for body in bodies],
+    }
+
+
+def entries_of(client: Client, model: str, content: Any) -> list[dict[str, Any]]:
+    """Return the entries of the answer to JSON or bytes."""
+    body = content
+    if not isinstance(content, bytes):
+        body = json.dumps(content).encode()
+    entries: list[dict[str, Any]] = client.predict(model, body)["predictions"]
+    return entries
+
+
+def numbers(client: Client) -> Lines:
+    """Return the answers to numbers."""
+    diabetes_row = [59, 2, 32.1, 101, 157, 93.2, 38, 4, 4.8598, 87]
+    petals = entries_of(client, "petals", [5.1, 3.5, 1.4])[0]
+    rows = entries_of(client, "petals", [[5.1, 3.5, 1.4], [6, 3, 5]])
+    diabetes = entries_of(client, "diabetes", diabetes_row)[0]
+    hostile = entries_of(client, "hostile", ROWS)
+    shelf = entries_of(client, "shelf", [1, 2])
+    return {
+        "petals": [[petals["value"], "petal_width", "cm", 5.1]],
+        "petals rows": [[rows[1]["value"]]],
+        "diabetes": [[diabetes["value"]]],
+        "hostile": [
+            [label_text(e["index"]), e["label"], e["score"], e["row"]] for e in hostile
         ],
-        "shapes": [
-            [e["label"].upper(), e["score"], box(e)]
-            for e in ask("shapes", "drawing.png")
-        ],
-        "ground": [
-            [e["label"].upper(), e["share"], e["pixels"]]
-            for e in ask("ground", "drawing.png")
-        ],
-        "poses": [
-            [
-                e["score"],
-                box(e),
-                len(p),
-                p[0]["label"].upper().replace(" ", "_"),
-                p[0]["x"],
-                p[0]["y"],
-                p[0]["score"],
-            ]
-            for e, p in zip(bodies, points, strict=True)
-        ],
+        "hostile outside": [[True]],
+        "shelf": [[e["label"], e["index"], e["score"]] for e in shelf],
     }
 
 
 def others(client: Client, inputs: Path) -> Lines:
     """Return the answers to numbers, texts and sounds."""
-
-    def ask(model: str, content: Any) -> list[dict[str, Any]]:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        entries: list[dict[str, Any]] = client.predict(model, body)["predictions"]
-        return entries
-
-    petals, rows = (
-        ask("petals", [5.1, 3.5, 1.4])[0],
-        ask("petals", [[5.1, 3.5, 1.4], [6, 3, 5]]),
-    )
-    moods = ask("mood", ["a film", "σ"])
-    span = ask("answers", {"question": "where does anna live?", "context": CONTEXT})[0]
-    match = ask(
-        "phrases",
-        {"query": "switch the lamp on", "texts": ["play a song", "turn on the light"]},
-    )[0]
-    sound = ask("tones", (inputs / "tone.wav").read_bytes())
-    hostile = ask("hostile", ROWS)
+    moods = entries_of(client, "mood", ["a film", "σ"])
+    mood = entries_of(client, "mood", ['a "film"'])[0]
+    question = {"question": "where does anna live?", "context": CONTEXT}
+    span = entries_of(client, "answers", question)[0]
+    phrase = entries_of(client, "phrases", ["turn on the light"])[0]
+    texts = ["play a song", "turn on the light"]
+    query = {"query": "switch the lamp on", "texts": texts}
+    match = entries_of(client, "phrases", query)[0]
+    sound = entries_of(client, "tones", (inputs / "tone.wav").read_bytes())
     return {
-        "petals": [[petals["value"], "petal_width", "cm", 5.1]],
-        "petals rows": [[rows[1]["value"]]],
-        "diabetes": [
-            [
-                ask("diabetes", [59, 2, 32.1, 101, 157, 93.2, 38, 4, 4.8598, 87])[0][
-                    "value"
-                ]
-            ]
-        ],
-        "hostile": [
-            [label_text(e["index"]), e["label"], e["score"], e["row"]] for e in hostile
-        ],
-        "hostile outside": [[True]],
+        **numbers(client),
         "mood": [[e["label"].upper(), e["score"], e["input"]] for e in moods],
-        "mood one": [[ask("mood", ['a "film"'])[0]["label"].upper()]],
-        "answers": [[span[key] for key in ("answer", "start", "end", "score")]],
-        "phrases": [[ask("phrases", ["turn on the light"])[0]["embedding"]]],
+        "mood one": [[mood["label"].upper()]],
+        "answers": [[span["answer"], span["start"], span["end"], span["score"]]],
+        "phrases": [[phrase["embedding"]]],
         "phrases match": [[match["index"], match["score"]]],
-        "shelf": [[e["label"], e["index"], e["score"]] for e in ask("shelf", [1, 2])],
         "tones": [[e["label"], e["score"], True] for e in sound],
         "tones wav": [[sound[0]["score"]]],
     }
@@ -134,49 +143,41 @@ def label_text(index: int) -> str:
     return HOSTILE_LABELS[index].strip() or str(index)
 
 
+WIDE: dict[str, list[Any]] = {
+    "FLOAT": [1, 2, 3, 4, 5, 6],
+    "DOUBLE": [0.5, -1],
+    "FLOAT16": [1, -2],
+    "INT8": [-1, 127],
+    "INT16": [-300, 300],
+    "INT32": [-70000, 70000],
+    "INT64": [-(2**40), 2**40],
+    "UINT8": [-1, 1],
+    "UINT16": [65535, 1],
+    "UINT32": [2**32 - 1, 1],
+    "UINT64": [1, 2],
+    "BOOL": [True, False],
+    "STRING": ["σ", "b"],
+}
+"""Values by datatype, as Java reads them back."""
+
+
 def tensors(client: Client) -> Lines:
     """Return the answers to tensors."""
+    assert WIDE.keys() == DATATYPES.keys()
     image = np.repeat(np.array([0, 1], np.float32), 64).reshape(2, 8, 8, 1)
+    scores = client.infer("digits", {"image": image})["scores"]
     name = client.model_metadata("plain")["inputs"][0]["name"]
-    plain = client.infer(
-        "plain", {name: np.array([[5.1, 3.5, 1.4], [6, 3, 5]], np.float32)}
+    rows = np.array([[5.1, 3.5, 1.4], [6, 3, 5]], np.float32)
+    plain = next(iter(client.infer("plain", {name: rows}).values()))
+    wrong_length = (
+        "image takes [-1, 8, 8, 1], -1 being any size; "
+        "65 elements of shape [1, 8, 8, 1] do not fill it"
     )
-    wide: dict[str, list[Any]] = {
-        **{
-            "FLOAT": [1, 2, 3, 4, 5, 6],
-            "DOUBLE": [0.5, -1],
-            "FLOAT16": [1, -2],
-            "INT8": [-1, 127],
-        },
-        **{
-            "INT16": [-300, 300],
-            "INT32": [-70000, 70000],
-            "INT64": [-(2**40), 2**40],
-            "UINT8": [-1, 1],
-        },
-        **{
-            "UINT16": [65535, 1],
-            "UINT32": [2**32 - 1, 1],
-            "UINT64": [1, 2],
-            "BOOL": [True, False],
-        },
-        "STRING": ["σ", "b"],
-    }
-    assert wide.keys() == DATATYPES.keys()
     return {
-        "digits infer": [
-            [
-                client.infer("digits", {"image": image})["scores"].reshape(-1).tolist(),
-                [2, 10],
-            ]
-        ],
-        "digits length": [
-            [
-                "image takes [-1, 8, 8, 1], -1 being any size; 65 elements of shape [1, 8, 8, 1] do not fill it"
-            ]
-        ],
-        "plain": [[next(iter(plain.values())).reshape(-1).tolist()]],
-        "wide": [list(wide.values())],
+        "digits infer": [[scores.reshape(-1).tolist(), [2, 10]]],
+        "digits length": [[wrong_length]],
+        "plain": [[plain.reshape(-1).tolist()]],
+        "wide": [list(WIDE.values())],
     }
 
 

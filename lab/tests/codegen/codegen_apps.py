@@ -147,7 +147,8 @@ def compile_java(
 
 def dexed(toolchain: Any, folder: Path, *parts: Path) -> Path:
     """Convert classes and jars to dex and back."""
-    dex, back = folder / "classes.dex", folder / "dexed.jar"
+    dex = folder / "classes.dex"
+    back = folder / "dexed.jar"
     translator = [
         toolchain.java,
         "-cp",

@@ -159,7 +159,8 @@ def led(app: App, *arguments: Any) -> Iterator[Any]:
     try:
 
         def tell(word: str) -> str:
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(f"{word}\n")
             process.stdin.flush()
             return process.stdout.readline().strip()
@@ -187,36 +188,35 @@ def test_each_fault_has_its_code_and_sentence(
     tmp_path: Path,
 ) -> None:
     """The faults are changed and deleted models, a wrong token and a stopped server."""
+    app = apps[form]
     models = tmp_path / "models"
     models.mkdir()
     shutil.copytree(MODELS / "digits", models / "digits")
     server = new_server(models)
-    with led(apps[form], inputs, transport, server) as tell:
+    with led(app, inputs, transport, server) as tell:
         assert tell("ask") == "7"
-        (models / "digits/labels.txt").write_text(
-            "zero\n" + "\n".join("123456789") + "\n"
-        )
+        labels = "zero\n" + "\n".join("123456789") + "\n"
+        (models / "digits/labels.txt").write_text(labels)
         assert tell("ask") == "7"  # a checked interface is not checked again
-        assert (
-            server.call("POST", "/v2/repository/models/digits/load").status_code == 200
-        )
-        again = AGAIN.format("kotlin" if form == "kotlin" else "java")
-        assert (
-            tell("check")
-            == f"MODEL_CHANGED: model 'digits' is not the one that this class was made from; {again}"
-        )
+
+        loaded = server.call("POST", "/v2/repository/models/digits/load")
+        assert loaded.status_code == 200
+        language = "kotlin" if form == "kotlin" else "java"
+        changed = "model 'digits' is not the one that this class was made from"
+        again = AGAIN.format(language)
+        assert tell("check") == f"MODEL_CHANGED: {changed}; {again}"
         assert tell("ask").startswith("MODEL_CHANGED: ")
+
         shutil.rmtree(models / "digits")
-        assert tell("ask").startswith(
-            "MODEL_NOT_FOUND: Request for unknown model: 'digits' is not found"
-        )
-        (wrong := tmp_path / "wrong").write_text("0" * 43)
-        with led(apps[form], inputs, transport, server, wrong) as stranger:
-            assert stranger("ask") == f"TOKEN_UNKNOWN: {NO_TOKEN}"
+        unknown = "Request for unknown model: 'digits' is not found"
+        assert tell("ask").startswith(f"MODEL_NOT_FOUND: {unknown}")
+
+        wrong = tmp_path / "wrong"
+        wrong.write_text("0" * 43)
+        with led(app, inputs, transport, server, wrong) as unauthenticated:
+            assert unauthenticated("ask") == f"TOKEN_UNKNOWN: {NO_TOKEN}"
     assert server.stop() == 0
-    with led(apps[form], inputs, transport, server) as tell:
+    with led(app, inputs, transport, server) as tell:
         answer = tell("ask")
-        assert (
-            answer.startswith("SERVER_UNREACHABLE: nothing answers at ")
-            and START in answer
-        )
+        assert answer.startswith("SERVER_UNREACHABLE: nothing answers at ")
+        assert START in answer

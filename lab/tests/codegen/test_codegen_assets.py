@@ -54,7 +54,8 @@ def apps(
     sources = generate(asset_server, "java", folder / "src")
     assert len(sources) >= 10
     classes = compile_java(toolchain, library, folder / "classes", sources)
-    program, json_jar = [PROGRAMS / "assets" / "Public.java"], toolchain.json_jar
+    program = [PROGRAMS / "assets" / "Public.java"]
+    json_jar = toolchain.json_jar
     programs = compile_programs(
         toolchain, folder / "programs", program, classes, library, json_jar
     )
@@ -95,58 +96,61 @@ def inputs(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def predictions(client: Client, model: str, data: Any) -> list[dict[str, Any]]:
+    """Return the entries of an answer."""
+    entries: list[dict[str, Any]] = client.predict(model, data)["predictions"]
+    return entries
+
+
+def ranked(client: Client, model: str, data: Any) -> list[list[Any]]:
+    """Return label, index and score of each entry."""
+    lines = []
+    for entry in predictions(client, model, data):
+        lines.append([entry["label"], entry["index"], entry["score"]])
+    return lines
+
+
+def tensor(client: Client, model: str, values: Any, output: int = 0) -> Any:
+    """Return the first 500 numbers of an output, as a single line."""
+    name = client.model_metadata(model)["inputs"][0]["name"]
+    outputs = list(client.infer(model, {name: values}).values())
+    return [[outputs[output].reshape(-1).tolist()[:500]]]
+
+
+def tensor_inputs() -> dict[str, tuple[Any, int]]:
+    """Return the input of each tensor model, and the index of the output."""
+    ramp = (np.arange(43844) % 64 / 64).astype(np.float32)
+    return {
+        "basic_pitch_nmp": (ramp.reshape(1, 43844, 1), 2),
+        "fer_emotion_dynrange": (ramp[:4096].reshape(1, 64, 64, 1), 0),
+        "hello_world_float": (ramp[:5].reshape(5, 1), 0),
+        "hello_world_int8": (np.array([[-100], [0], [100]], np.int8), 0),
+    }
+
+
 @pytest.fixture(scope="module")
 def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
     """Return the program's expected output."""
+    photo = inputs / "photo"
+    detector = "coco_ssd_mobilenet_v1_1.0_quant"
+    mask = "deeplabv3"
+    opinion = "nl_classifier_regex_tokenizer"
+    yamnet = "yamnet_audio_classifier_with_metadata"
+    lines: dict[str, list[list[Any]]] = {}
     with Client(asset_server.url, asset_server.token, timeout=300) as client:
-
-        def ask(model: str, data: Any) -> list[dict[str, Any]]:
-            entries: list[dict[str, Any]] = client.predict(model, data)["predictions"]
-            return entries
-
-        def ranked(model: str, data: Any) -> list[list[Any]]:
-            return [[e["label"], e["index"], e["score"]] for e in ask(model, data)]
-
-        def tensor(model: str, values: Any, output: int = 0) -> list[list[Any]]:
-            name = client.model_metadata(model)["inputs"][0]["name"]
-            return [
-                [
-                    list(client.infer(model, {name: values}).values())[output]
-                    .reshape(-1)
-                    .tolist()[:500]
-                ]
-            ]
-
-        photo, detector, mask = (
-            inputs / "photo",
-            "coco_ssd_mobilenet_v1_1.0_quant",
-            "deeplabv3",
-        )
-        ramp = (np.arange(43844) % 64 / 64).astype(np.float32)
-        yamnet = "yamnet_audio_classifier_with_metadata"
-        return {
-            **{model: ranked(model, photo) for model in CLASSIFIERS},
-            detector: [
-                [e["label"], e["index"], e["score"], *box(e)]
-                for e in ask(detector, photo)
-            ],
-            mask: [
-                [e["label"], e["index"], e["share"], e["pixels"]]
-                for e in ask(mask, photo)
-            ],
-            "nl_classifier_regex_tokenizer": ranked(
-                "nl_classifier_regex_tokenizer", "a wonderful film"
-            ),
-            yamnet: ranked(yamnet, inputs / "sound.wav"),
-            "basic_pitch_nmp": tensor("basic_pitch_nmp", ramp.reshape(1, 43844, 1), 2),
-            "fer_emotion_dynrange": tensor(
-                "fer_emotion_dynrange", ramp[:4096].reshape(1, 64, 64, 1)
-            ),
-            "hello_world_float": tensor("hello_world_float", ramp[:5].reshape(5, 1)),
-            "hello_world_int8": tensor(
-                "hello_world_int8", np.array([[-100], [0], [100]], np.int8)
-            ),
-        }
+        for model in CLASSIFIERS:
+            lines[model] = ranked(client, model, photo)
+        lines[detector] = []
+        for e in predictions(client, detector, photo):
+            lines[detector].append([e["label"], e["index"], e["score"], *box(e)])
+        lines[mask] = []
+        for e in predictions(client, mask, photo):
+            lines[mask].append([e["label"], e["index"], e["share"], e["pixels"]])
+        lines[opinion] = ranked(client, opinion, "a wonderful film")
+        lines[yamnet] = ranked(client, yamnet, inputs / "sound.wav")
+        for model, (values, output) in tensor_inputs().items():
+            lines[model] = tensor(client, model, values, output)
+    return lines
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

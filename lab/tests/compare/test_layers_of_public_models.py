@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,27 +45,40 @@ def constant(model: Any, array: Any) -> str:
     return name
 
 
-def insert_after(model: Any, name: str, *chain: tuple[str, Any]) -> None:
-    """Insert operators with constants after a tensor, for all its readers."""
-    readers = [node for node in model.graph.node if name in node.input]
+def planted_chain(model: Any, name: str, chain: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return operators in a row that begin with a tensor."""
     last = name
     planted = []
     for number, (operator, values) in enumerate(chain):
-        attributes = values if isinstance(values, dict) else {}
-        inputs = [] if attributes else [constant(model, value) for value in values]
-        planted.append(
-            helper.make_node(
-                operator, [last, *inputs], [f"{name}_planted{number}"], **attributes
-            )
-        )
-        last = planted[-1].output[0]
+        attributes = {}
+        inputs = []
+        if isinstance(values, dict):
+            attributes = values
+        else:
+            inputs = [constant(model, value) for value in values]
+        output = f"{name}_planted{number}"
+        node = helper.make_node(operator, [last, *inputs], [output], **attributes)
+        planted.append(node)
+        last = output
+    return planted
+
+
+def insert_after(model: Any, name: str, *chain: tuple[str, Any]) -> None:
+    """Insert operators with constants after a tensor, for all its readers."""
+    readers = [node for node in model.graph.node if name in node.input]
+    planted = planted_chain(model, name, chain)
+    last = planted[-1].output[0]
     for node in readers:
         for place, each in enumerate(node.input):
             if each == name:
                 node.input[place] = last
-    at = next((n for n, node in enumerate(model.graph.node) if name in node.output), -1)
+    at = 0
+    for number, node in enumerate(model.graph.node):
+        if name in node.output:
+            at = number + 1
+            break
     for offset, node in enumerate(planted):
-        model.graph.node.insert(at + 1 + offset, node)
+        model.graph.node.insert(at + offset, node)
 
 
 def weight(model: Any, name: str, change: Callable[[Any], Any]) -> None:
@@ -96,67 +109,84 @@ def reorder(*perm: int) -> tuple[str, Any]:
     return ("Transpose", {"perm": list(perm)})
 
 
-def plant(model: Any, fault: str) -> None:
-    """Plant a fault."""
+def plant_in_inputs(model: Any, fault: str) -> bool:
+    """Plant a fault of the preprocessing; return whether it is one."""
     image = model.graph.input[0].name
-    relus, convs = nodes(model, "Relu"), nodes(model, "Conv")
     if fault == "wants 0 to 1":
         insert_after(model, image, ("Mul", [np.float32(255)]))
     elif fault == "wants another mean":
         insert_after(model, image, ("Add", [np.float32(40)]))
     elif fault == "wants 0 to 255":
-        insert_after(
-            model, image, ("Mul", [np.float32(1 / 127.5)]), ("Sub", [np.float32(1)])
-        )
+        scale = ("Mul", [np.float32(1 / 127.5)])
+        shift = ("Sub", [np.float32(1)])
+        insert_after(model, image, scale, shift)
     elif fault == "wants RGB":
         insert_after(model, image, ("Gather", {"axis": 1}))
         gather = nodes(model, "Gather")[0]
         gather.input.append(constant(model, np.array([2, 1, 0])))
     elif fault == "height and width":
         insert_after(model, image, reorder(0, 1, 3, 2))
-    elif fault == "range too narrow":
-        insert_after(
-            model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] / 5 / 127)
-        )
+    else:
+        return False
+    return True
+
+
+def plant_in_activations(model: Any, fault: str) -> bool:
+    """Plant a fault of activations or their ranges; return whether it is one."""
+    relus = nodes(model, "Relu")
+    largest = LARGEST[len(nodes(model, "Conv"))]
+    second = relus[1].output[0]
+    if fault == "range too narrow":
+        insert_after(model, second, *rounding_of(largest / 5 / 127))
     elif fault == "range too wide":
-        insert_after(
-            model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] * 20 / 127)
-        )
+        insert_after(model, second, *rounding_of(largest * 20 / 127))
     elif fault == "ReLU missing":
         relus[1].op_type = "Identity"
     elif fault == "leaky ReLU":
         relus[1].op_type = "LeakyRelu"
         relus[1].attribute.append(helper.make_attribute("alpha", 0.2))
-    elif fault == "bias missing":
-        weight(model, nodes(model, "Add")[1].input[1], lambda bias: 0 * bias)
-    elif fault == "normalisation wrong":
-        weight(
-            model,
-            nodes(model, "BatchNormalization")[2].input[1],
-            lambda scale: scale[::-1].copy(),
-        )
-    elif fault == "weights wrong":
-        noise = np.random.default_rng(1)
-        weight(
-            model,
-            convs[1].input[1],
-            lambda w: w + noise.normal(0, w.std(), w.shape).astype(w.dtype),
-        )
     elif fault == "overflow":
-        insert_after(model, relus[1].output[0], ("Mul", [np.float32(3e38)]))
+        insert_after(model, second, ("Mul", [np.float32(3e38)]))
     elif fault == "rounded as it should be":
         for number, relu in enumerate(relus[:2]):
-            insert_after(
-                model,
-                relu.output[0],
-                *rounding_of(LARGEST[len(convs)] * (1.1 + number) / 127),
-            )
+            step = largest * (1.1 + number) / 127
+            insert_after(model, relu.output[0], *rounding_of(step))
+    else:
+        return False
+    return True
+
+
+def plant_in_weights(model: Any, fault: str) -> None:
+    """Plant a fault of the weights."""
+    if fault == "bias missing":
+        weight(model, nodes(model, "Add")[1].input[1], lambda bias: 0 * bias)
+    elif fault == "normalisation wrong":
+        normalisation = nodes(model, "BatchNormalization")[2]
+        weight(model, normalisation.input[1], lambda scale: scale[::-1].copy())
+    elif fault == "weights wrong":
+        random = np.random.default_rng(1)
+
+        def add_noise(values: Any) -> Any:
+            noise = random.normal(0, values.std(), values.shape)
+            return values + noise.astype(values.dtype)
+
+        weight(model, nodes(model, "Conv")[1].input[1], add_noise)
+
+
+def plant(model: Any, fault: str) -> None:
+    """Plant a fault."""
+    if plant_in_inputs(model, fault):
+        return
+    if plant_in_activations(model, fault):
+        return
+    plant_in_weights(model, fault)
 
 
 LARGEST = {2: 1700.0, 53: 10.0}
 """Approximate maximum after the second ReLU, by the number of convolutions."""
 
-DIGIT, TURN = ("mnist", MNIST, ""), ("ppocr_v2_cls", TURNED, "upright\nturned\n")
+DIGIT = ("mnist", MNIST, "")
+TURN = ("ppocr_v2_cls", TURNED, "upright\nturned\n")
 CASES = [
     (DIGIT, "wants 0 to 1", "preprocessing"),
     (DIGIT, "wants another mean", "preprocessing"),
@@ -179,38 +209,37 @@ CASES = [
 ]
 
 
+def save_samples(assets: Path, folder: Path) -> None:
+    """Write four crops of a page, and one of a photograph."""
+    folder.mkdir(parents=True)
+    with PIL.Image.open(assets / "inputs" / "images" / "page.png") as page:
+        for number in range(4):
+            left = 20 + 60 * number
+            top = 10 + 30 * number
+            part = page.convert("RGB").crop((left, top, left + 192, top + 48))
+            part.save(folder / f"page{number}.png")
+    with PIL.Image.open(assets / "inputs" / "images" / "coffee.png") as photograph:
+        part = photograph.convert("RGB").crop((100, 100, 292, 148))
+        part.save(folder / "photograph.png")
+
+
 def lay_out(
     assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
 ) -> Plan:
     """Write the model with both versions, and crops of a page and a photograph."""
     name, manifest, labels = subject
-    (folder / "net" / "samples").mkdir(parents=True)
-    (folder / "net" / "model.toml").write_text(manifest + VERSIONS)
-    (folder / "net" / "labels.txt").write_text(labels)
+    net = folder / "net"
+    save_samples(assets, net / "samples")
+    (net / "model.toml").write_text(manifest + VERSIONS)
+    (net / "labels.txt").write_text(labels)
     model = onnx.load(assets / "models" / "onnx" / f"{name}.onnx")
     for opset in model.opset_import:
-        opset.version = max(
-            opset.version, 10
-        )  # rounding needs it, and the other operators keep their meaning
+        # Rounding needs it, and the other operators keep their meaning.
+        opset.version = max(opset.version, 10)
     model.ir_version = max(model.ir_version, 4)
-    onnx.save(model, folder / "net" / "whole.onnx")
+    onnx.save(model, net / "whole.onnx")
     plant(model, fault)
-    onnx.save(model, folder / "net" / "faulty.onnx")
-    with PIL.Image.open(assets / "inputs" / "images" / "page.png") as page:
-        for number in range(4):
-            part = page.convert("RGB").crop(
-                (
-                    20 + 60 * number,
-                    10 + 30 * number,
-                    212 + 60 * number,
-                    58 + 30 * number,
-                )
-            )
-            part.save(folder / "net" / "samples" / f"page{number}.png")
-    with PIL.Image.open(assets / "inputs" / "images" / "coffee.png") as photograph:
-        photograph.convert("RGB").crop((100, 100, 292, 148)).save(
-            folder / "net" / "samples" / "photograph.png"
-        )
+    onnx.save(model, net / "faulty.onnx")
     return Plan("net", str(folder))
 
 

@@ -21,10 +21,8 @@ def test_a_wide_table_is_printed_in_parts(
     monkeypatch.setenv("COLUMNS", "80")
     print_wide_table(HEADER, ROWS)
     printed = capsys.readouterr().out.splitlines()
-    assert (
-        max(map(len, printed)) <= 80
-        and sum(line.startswith("tflite ") for line in printed) > 1
-    )
+    assert max(map(len, printed)) <= 80
+    assert sum(line.startswith("tflite ") for line in printed) > 1
     assert " ".join(printed).split().count("11.000") == 2
     monkeypatch.setenv("COLUMNS", "300")
     print_wide_table(HEADER, ROWS)
@@ -38,7 +36,8 @@ def test_sentences_break_between_words(
     monkeypatch.setenv("COLUMNS", "40")
     print_text("keep tflite-int8 " * 6 + "\x1b[2J")
     printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 40 and "\x1b" not in printed
+    assert max(map(len, printed.splitlines())) <= 40
+    assert "\x1b" not in printed
     assert printed.split().count("tflite-int8") == 6
 
 

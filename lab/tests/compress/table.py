@@ -15,7 +15,8 @@ def load_tool() -> ModuleType:
     """Import the tool by its path, because ``tools`` is not a package."""
     path = ROOT / "tools" / "compress_table.py"
     spec = importlib.util.spec_from_file_location("compress_table", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["compress_table"] = module
     spec.loader.exec_module(module)

@@ -39,66 +39,48 @@ def compress(models: Path, *words: object) -> int:
     return main(["compress", "petals", *map(str, (*data, *words))])
 
 
+def save_digits(path: Path) -> None:
+    """Save scikit-learn's digits as the model's input, with their labels."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = (digits.images / 16).astype(np.float32)[..., None]
+    np.savez(path, image=images, labels=digits.target)
+
+
 def test_a_compressed_version_is_served_with_its_accuracy(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its provenance contains the measurements."""
-    from sklearn.datasets import load_digits
-
+    folder = ["--models-dir", str(models)]
     shutil.copytree(MODELS / "digits", models / "digits")
-    digits = load_digits()
-    images = (digits.images / 16).astype(np.float32)[..., None]
-    np.savez(models.parent / "digits.npz", image=images, labels=digits.target)
-    words = [
-        "compress",
-        "digits",
-        *PRUNE,
-        "--amount",
-        "0.3",
-        "--epochs",
-        "1",
-        "--json",
-        "--models-dir",
-        str(models),
-    ]
-    words += ["--data", str(models.parent / "digits.npz")]
-    assert main(words) == 0
+    data = models.parent / "digits.npz"
+    save_digits(data)
+    options = ["--amount", "0.3", "--epochs", "1", "--json", "--data", str(data)]
+    assert main(["compress", "digits", *PRUNE, *options, *folder]) == 0
+
     printed = json.loads(capsys.readouterr().out)
-    assert (
-        printed["version"] == "torchscript-magnitude-pruning"
-        and printed["source"] == "torch"
-    )
-    assert (printed["training_samples"], printed["test_samples"]) == (1348, 449)
-    assert (
-        printed["metric"] == "accuracy"
-        and min(printed["before"], printed["after"]) > 0.98
-    )
+    name = printed["version"]
+    assert name == "torchscript-magnitude-pruning"
+    assert printed["source"] == "torch"
+    assert printed["training_samples"] == 1348
+    assert printed["test_samples"] == 449
+    assert printed["metric"] == "accuracy"
+    assert min(printed["before"], printed["after"]) > 0.98
     assert printed["notes"] == ["7,723 of the 25,744 weights are zero"]
-    version = scan(models)["digits"].versions[printed["version"]]
-    assert (
-        version.problem is None and version.path.stat().st_size == printed["bytes"][1]
-    )
-    provenance = (
-        read_manifest(models / "digits" / "model.toml")
-        .versions[printed["version"]]
-        .provenance
-    )
+
+    version = scan(models)["digits"].versions[name]
+    assert version.problem is None
+    assert version.path.stat().st_size == printed["bytes"][1]
+
+    manifest = read_manifest(models / "digits" / "model.toml")
+    provenance = manifest.versions[name].provenance
     assert provenance["after"] == pytest.approx(printed["after"], rel=1e-5)
-    assert provenance["options"] == {
-        "recipe": "magnitude-pruning",
-        "amount": 0.3,
-        "epochs": 1,
-    }
+    recipe = {"recipe": "magnitude-pruning", "amount": 0.3, "epochs": 1}
+    assert provenance["options"] == recipe
+
     picture = str(MODELS / "digits" / "samples" / "7.png")
-    local = [
-        "predict",
-        "--local",
-        "digits",
-        "--models-dir",
-        str(models),
-        "--version",
-        printed["version"],
-    ]
+    local = ["predict", "--local", "digits", *folder, "--version", name]
     assert main([*local, picture]) == 0
 
 

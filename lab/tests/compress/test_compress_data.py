@@ -41,13 +41,13 @@ def pictures(tmp_path: Path) -> Path:
 def test_a_folder_of_pictures(tmp_path: Path, pictures: Path) -> None:
     """Pictures are preprocessed like requests; a quarter is kept for measuring."""
     facts = read(tmp_path, "digits", pictures)
-    assert (facts["train"], facts["test"]) == (8, 2) and facts["rows"] == {
-        "image": True
-    }
+    assert (facts["train"], facts["test"]) == (8, 2)
+    assert facts["rows"] == {"image": True}
     train, test = (
         load_data(tmp_path / f"{name}.npz", ("image",)) for name in ("train", "test")
     )
-    assert train.inputs[0].shape == (8, 8, 8, 1) and train.inputs[0].dtype == np.float32
+    assert train.inputs[0].shape == (8, 8, 8, 1)
+    assert train.inputs[0].dtype == np.float32
     assert sorted([*train.labels, *test.labels]) == list(range(10))
     again = read(tmp_path, "digits", pictures)
     assert again["sha256"] == facts["sha256"]

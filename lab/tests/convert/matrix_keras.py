@@ -89,10 +89,8 @@ def detector() -> Any:
 
     Pictures [n, 32, 32, 3], rows [n, 5] -> boxes [n, 64, 4], scores [n, 64, 3].
     """
-    picture, row = (
-        keras.Input((32, 32, 3), name="picture"),
-        keras.Input((5,), name="row"),
-    )
+    picture = keras.Input((32, 32, 3), name="picture")
+    row = keras.Input((5,), name="row")
     inner = layers.MaxPooling2D()(
         _block(24)(layers.MaxPooling2D()(_block(16)(picture)))
     )

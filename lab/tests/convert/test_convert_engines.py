@@ -96,11 +96,9 @@ def test_answers_from_the_tool_are_compared(
     """The order of samples counts; shifted scores are refused without leftovers."""
     monkeypatch.syspath_prepend(str(ROOT / "lab" / "tests"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
-    models, tool = (
-        digits(tmp_path),
-        Converter(
-            "other", ("tflite",), "openvino", "convert.test_convert_engines", ("int8",)
-        ),
+    models = digits(tmp_path)
+    tool = Converter(
+        "other", ("tflite",), "openvino", "convert.test_convert_engines", ("int8",)
     )
     before = sorted(models.rglob("*"))
     scores = np.roll(np.eye(10), turn, axis=1)[:, None, :].tolist()
@@ -113,12 +111,11 @@ def test_answers_from_the_tool_are_compared(
         assert sorted(models.rglob("*")) == before
         return
     conversion = converted(models, "digits", "openvino", tool, **settings)
-    assert conversion.agreement is not None and conversion.agreement.same_class == 1.0
-    assert (
-        conversion.agreement.samples == 10
-        and 0 < conversion.agreement.error < 0.75
-        and conversion.version == ""
-    )
+    assert conversion.agreement is not None
+    assert conversion.agreement.same_class == 1.0
+    assert conversion.agreement.samples == 10
+    assert 0 < conversion.agreement.error < 0.75
+    assert conversion.version == ""
 
 
 @pytest.mark.convert
@@ -131,7 +128,8 @@ def test_openvino_answers_like_the_original(
 ) -> None:
     """It runs the files that it wrote."""
     conversion = converted(digits(tmp_path), "digits", "openvino", quantize=quantize)
-    assert conversion.agreement is not None and conversion.agreement.same_class == 1.0
+    assert conversion.agreement is not None
+    assert conversion.agreement.same_class == 1.0
     assert conversion.agreement.error < bound
     assert {path.name for path in conversion.path.iterdir()} == {
         "model.xml",
@@ -146,7 +144,8 @@ def test_core_ml_reads_its_package_back(
 ) -> None:
     """It has the model's inputs and outputs by name, and its layers."""
     conversion = converted(digits(tmp_path), "digits", "coreml", quantize=quantize)
-    assert conversion.agreement is None and "macOS" in conversion.notes[0]
+    assert conversion.agreement is None
+    assert "macOS" in conversion.notes[0]
     python = python_of(ENVIRONMENTS["coremltools"], converters_folder)
     assert python is not None
     command = [str(python), "-c", READ_BACK, str(conversion.path)]
@@ -154,14 +153,13 @@ def test_core_ml_reads_its_package_back(
         command, check=True, capture_output=True, text=True, timeout=600
     )
     package = json.loads(done.stdout)
-    assert package["kind"] == "mlProgram" and package["sides"] == [
+    assert package["kind"] == "mlProgram"
+    assert package["sides"] == [
         ["image"],
         ["scores"],
     ]
-    assert (
-        package["operators"].count("conv") == 3
-        and package["operators"].count("softmax") == 1
-    )
+    assert package["operators"].count("conv") == 3
+    assert package["operators"].count("softmax") == 1
 
 
 @pytest.mark.convert
@@ -178,8 +176,10 @@ def test_a_public_model_for_openvino(
     )
     samples = assets / "inputs" / "images" / "astronaut.png"
     conversion = converted(models, "m", "openvino", samples=samples)
-    assert conversion.agreement is not None and conversion.agreement.same_class == 1.0
-    assert conversion.agreement.error < 1e-3 and not conversion.random
+    assert conversion.agreement is not None
+    assert conversion.agreement.same_class == 1.0
+    assert conversion.agreement.error < 1e-3
+    assert not conversion.random
 
 
 @pytest.mark.convert
@@ -218,4 +218,5 @@ def test_openvino_runs_as_a_provider_beside_the_cpu(
         "onnx@openvino": "OpenVINOExecutionProvider",
     }
     agreement = versions["onnx@openvino"]["agreement"]
-    assert agreement["share"]["value"] == 1.0 and agreement["largest_difference"] < 1e-5
+    assert agreement["share"]["value"] == 1.0
+    assert agreement["largest_difference"] < 1e-5

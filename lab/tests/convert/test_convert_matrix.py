@@ -48,7 +48,8 @@ OF_KERAS = ("keras", "savedmodel", "tflite")
 ``matrix_torch.py``.
 """
 
-AGREES, WRITTEN = "agrees", "written"
+AGREES = "agrees"
+WRITTEN = "written"
 """The outcomes of a served kind, and of a kind that nothing here runs."""
 
 CELL_LIMIT_S = 300.0
@@ -159,7 +160,8 @@ class Workshop:
             print(error.detail)
             assert sorted(home.rglob("*")) == before
             return refusal_sentence(error)
-        assert conversion.path.exists() and conversion.result_bytes > 0
+        assert conversion.path.exists()
+        assert conversion.result_bytes > 0
         if not KINDS[cell.kind].served:
             shutil.rmtree(
                 conversion.path

@@ -100,7 +100,8 @@ def test_a_missing_path_is_explained_in_one_sentence(
     """The message names the nearest path that works."""
     with pytest.raises(ConversionError) as caught:
         plans_for(format, kind, quantize, TOOLS)
-    assert (caught.value.message, caught.value.nearest) == (message, nearest)
+    assert caught.value.message == message
+    assert caught.value.nearest == nearest
 
 
 def test_a_tool_is_quoted_without_addresses() -> None:
@@ -125,7 +126,8 @@ def test_missing_operators_are_recognised_in_each_tools_message() -> None:
 
 def test_names_of_kinds() -> None:
     """``all`` names no kind in particular; a mistyped one gets a suggestion."""
-    assert check_kinds("all") == [] and check_kinds("onnx, tflite,onnx") == [
+    assert check_kinds("all") == []
+    assert check_kinds("onnx, tflite,onnx") == [
         "onnx",
         "tflite",
     ]
@@ -163,7 +165,8 @@ def test_every_package_of_an_environment_is_pinned() -> None:
         assert all("==" in requirement for requirement in environment.requirements), (
             environment.name
         )
-        assert environment.disk > 0 and environment.minutes > 0
+        assert environment.disk > 0
+        assert environment.minutes > 0
 
 
 def test_a_request_survives_json() -> None:
@@ -285,11 +288,9 @@ def test_an_interrupted_installation_is_cleaned_up(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     """It ends with the command; after SIGKILL, when the next one begins."""
-    python, folder, pid = (
-        tmp_path / "python",
-        tmp_path / "environments",
-        tmp_path / "pid",
-    )
+    python = tmp_path / "python"
+    folder = tmp_path / "environments"
+    pid = tmp_path / "pid"
     python.write_text(
         f'#!/bin/sh\nmkdir -p "$3/lib"\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 600\n'
     )
@@ -299,7 +300,8 @@ def test_an_interrupted_installation_is_cleaned_up(
     with subprocess.Popen(command, stdout=-1, stderr=-1, env=environment) as process:
         deadline = time.monotonic() + 60
         while not pid.exists():
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.poll() is None
+            assert time.monotonic() < deadline
         process.send_signal(number)
         process.communicate(timeout=60)
     if number == signal.SIGINT:
@@ -422,7 +424,8 @@ def test_a_folder_without_a_manifest_gets_one(models: Path, tmp_path: Path) -> N
         {"tools": ["t 1"]},
     )
     after = scan(models)["numbers"]
-    assert set(after.versions) == {"onnx", "tflite"} and after.default_version == "onnx"
+    assert set(after.versions) == {"onnx", "tflite"}
+    assert after.default_version == "onnx"
     assert read_manifest(folder / "model.toml").versions["tflite"].provenance == {
         "tools": ["t 1"]
     }
@@ -470,7 +473,8 @@ def test_manifests_of_other_layouts_are_extended(
     assert {name: version.file for name, version in versions.items()} == {
         "tflite": "digits.tflite", "onnx": "digits.onnx", "new": "new.tflite"
     }  # fmt: skip
-    assert versions["new"].provenance == provenance and "# small" in path.read_text()
+    assert versions["new"].provenance == provenance
+    assert "# small" in path.read_text()
 
 
 def test_the_owners_keys_of_a_version_are_kept(models: Path, tmp_path: Path) -> None:
@@ -495,7 +499,8 @@ def test_the_owners_keys_of_a_version_are_kept(models: Path, tmp_path: Path) -> 
         scan(models)["digits"], "tflite", tmp_path / "result", new, {"a": 3, "c": 4}
     )
     version = read_manifest(path).versions["new"]
-    assert version.provenance == {"a": 3, "c": 4} and version.sha256 is None
+    assert version.provenance == {"a": 3, "c": 4}
+    assert version.sha256 is None
     assert '# mine\ndelegate = "xnnpack"\n' in path.read_text()
 
 
@@ -625,11 +630,9 @@ print(step)
 )
 def test_a_publication_may_be_killed_at_any_step(case: str, tmp_path: Path) -> None:
     """The next one finds the version complete or absent, without leftovers."""
-    model, result, models = (
-        "bare" if case == "bare" else "digits",
-        tmp_path / "result",
-        tmp_path / "models",
-    )
+    model = "bare" if case == "bare" else "digits"
+    result = tmp_path / "result"
+    models = tmp_path / "models"
     (models / "digits").mkdir(parents=True)
     shutil.copyfile(
         MODELS / "digits" / "digits.onnx", models / "digits" / "digits.onnx"
@@ -697,7 +700,9 @@ def test_classifiers_are_compared_by_class_and_numbers() -> None:
     same = compare_outputs(
         scores(0, 1, 2, 3), scores(0, 1, 2, 3), "image-classification", 4, random=False
     )
-    assert (same.error, same.largest, same.same_class) == (0, 0, 1.0)
+    assert same.error == 0
+    assert same.largest == 0
+    assert same.same_class == 1.0
     half = {"scores": scores(0, 1, 2, 3)["scores"] * 0.5}
     halved = compare_outputs(
         scores(0, 1, 2, 3), half, "image-classification", 4, random=False
@@ -747,10 +752,8 @@ def test_classifiers_are_compared_by_class_and_numbers() -> None:
 def test_each_output_of_a_detector_is_compared(quantize: str) -> None:
     """Scores of 0 don't hide behind large box coordinates in the same tensor."""
     random = np.random.default_rng(0)
-    boxes, score = (
-        random.uniform(0, 640, (2, 100, 4)),
-        random.uniform(0, 1, (2, 100, 1)),
-    )
+    boxes = random.uniform(0, 640, (2, 100, 4))
+    score = random.uniform(0, 1, (2, 100, 1))
     original = {"y": np.concatenate([boxes, score, 0 * score], axis=2)}
     lost = {"y": np.concatenate([boxes, 0 * score, 0 * score + 1e-7], axis=2)}
     check_agreement(
@@ -766,7 +769,8 @@ def test_each_output_of_a_detector_is_compared(quantize: str) -> None:
 
 def test_nan_and_other_shapes_are_differences() -> None:
     """NaN is allowed only where the original has it; shapes and counts must match."""
-    good, bad = {"a": np.array([1.0, np.nan])}, {"b": np.array([np.nan, 1.0])}
+    good = {"a": np.array([1.0, np.nan])}
+    bad = {"b": np.array([np.nan, 1.0])}
     assert (
         compare_outputs(
             good, {"b": np.array([1.0, 7.0])}, "tensors", 1, random=False

@@ -83,7 +83,8 @@ def test_nested_results_get_the_servers_names(kind: str, tmp_path: Path) -> None
         tmp_path, "y = self.inner(x)\nreturn {'boxes': y, 'more': (y + 1, None)}"
     )
     conversion = convert(tmp_path, models, kind)
-    assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+    assert conversion.agreement is not None
+    assert conversion.agreement.error < 1e-6
     assert not any(
         "one row" in note for note in conversion.notes
     )  # the module accepts any number of them
@@ -92,7 +93,8 @@ def test_nested_results_get_the_servers_names(kind: str, tmp_path: Path) -> None
 def test_a_branch_that_depends_on_values_is_scripted(tmp_path: Path) -> None:
     """A trace would keep only one of its sides."""
     conversion = convert(tmp_path, write_model(tmp_path, BRANCH), "torchscript")
-    assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+    assert conversion.agreement is not None
+    assert conversion.agreement.error < 1e-6
 
 
 def test_values_that_decide_are_refused_or_scripted(tmp_path: Path) -> None:
@@ -104,7 +106,8 @@ def test_values_that_decide_are_refused_or_scripted(tmp_path: Path) -> None:
         ConversionError, match=r"an exported program .* do not depend on values"
     ) as caught:
         convert(tmp_path, models, "pt2", "torch.export")
-    assert caught.value.nearest == "--to torchscript" and caught.value.detail
+    assert caught.value.nearest == "--to torchscript"
+    assert caught.value.detail
     assert convert(tmp_path, models, "pt2").version == "pt2"
 
 
@@ -137,7 +140,8 @@ def test_operators_that_exporters_refuse_are_named(
     """The message suggests a kind that works."""
     with pytest.raises(ConversionError, match=sentence) as caught:
         convert(tmp_path, write_model(tmp_path, body), kind, tool)
-    assert caught.value.nearest == nearest and caught.value.detail
+    assert caught.value.nearest == nearest
+    assert caught.value.detail
 
 
 def test_a_model_of_one_row_keeps_its_sizes(tmp_path: Path) -> None:
@@ -154,7 +158,8 @@ def test_a_program_whose_rows_cannot_stay_open_has_a_note(tmp_path: Path) -> Non
         tmp_path, "return torch.cat(self.inner(x).split([1, 2], 1)[::-1], 1)"
     )
     conversion = convert(tmp_path, models, "executorch")
-    assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+    assert conversion.agreement is not None
+    assert conversion.agreement.error < 1e-6
     assert any("one row" in note for note in conversion.notes)
 
 
@@ -190,7 +195,8 @@ def test_mobile_from_torchscript_and_back(tmp_path: Path) -> None:
         finally:
             converter.close()
         assert conversion.version == f"{kind}-from-{version}"
-        assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+        assert conversion.agreement is not None
+        assert conversion.agreement.error < 1e-6
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -209,7 +215,8 @@ def test_torchscript_of_unknown_ranks_is_converted(tmp_path: Path) -> None:
         MANIFEST.partition("[versions")[0].format(shape="[-1, 3]")
     )
     conversion = convert(tmp_path, folder.parent, "onnx", "torch.onnx")
-    assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+    assert conversion.agreement is not None
+    assert conversion.agreement.error < 1e-6
     assert any("one row" in note for note in conversion.notes)
 
 

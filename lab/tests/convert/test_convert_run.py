@@ -80,7 +80,8 @@ def convert(folder: Path, tmp_path: Path) -> Iterator[Convert]:
     ) -> Conversion:
         options = {"fault": fault, **changes.pop("options", {})}
         note = changes.pop("notes", []).append
-        tools, kind = changes.pop("tools", [FAULTY]), changes.pop("kind", "tflite")
+        tools = changes.pop("tools", [FAULTY])
+        kind = changes.pop("kind", "tflite")
         settings = ConversionSettings(
             folder,
             tmp_path / "state",
@@ -112,28 +113,24 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_result_becomes_a_version(convert: Convert, folder: Path) -> None:
     """The manifest records its provenance and keeps its comments."""
     conversion = convert(quantize="fp16")
-    assert (conversion.version, conversion.path) == (
-        "tflite-fp16",
-        folder / "petals" / "petals.fp16.tflite",
-    )
-    assert (
-        conversion.agreement is not None
-        and conversion.agreement.error == 0
-        and conversion.random
-    )
+    assert conversion.version == "tflite-fp16"
+    assert conversion.path == folder / "petals" / "petals.fp16.tflite"
+    assert conversion.agreement is not None
+    assert conversion.agreement.error == 0
+    assert conversion.random
     assert conversion.notes == ("it is a copy",)
     text = (folder / "petals/model.toml").read_text()
     assert text.startswith("# from the garden\n")
     provenance = (
         read_manifest(folder / "petals/model.toml").versions["tflite-fp16"].provenance
     )
-    assert provenance["source"] == "tflite" and provenance["tools"] == ["faulty 1"]
-    assert provenance["quantize"] == "fp16" and provenance["samples"] == 0
+    assert provenance["source"] == "tflite"
+    assert provenance["tools"] == ["faulty 1"]
+    assert provenance["quantize"] == "fp16"
+    assert provenance["samples"] == 0
     entry = scan(folder)["petals"]
-    assert (
-        entry.default_version == "tflite"
-        and entry.versions["tflite-fp16"].problem is None
-    )
+    assert entry.default_version == "tflite"
+    assert entry.versions["tflite-fp16"].problem is None
 
 
 def test_a_second_conversion_replaces_the_first(convert: Convert, folder: Path) -> None:
@@ -151,10 +148,8 @@ def test_a_bare_file_gets_a_folder(convert: Convert, folder: Path) -> None:
     conversion = convert(model="bare", quantize="dynamic")
     assert conversion.path == folder / "bare" / "bare.dynamic.tflite"
     entry = scan(folder)["bare"]
-    assert (
-        set(entry.versions) == {"tflite", "tflite-dynamic"}
-        and entry.default_version == "tflite"
-    )
+    assert set(entry.versions) == {"tflite", "tflite-dynamic"}
+    assert entry.default_version == "tflite"
     assert (folder / "bare.tflite").exists()
 
 
@@ -292,7 +287,8 @@ def test_a_faulty_converter_changes_nothing(
         convert(fault, quantize="fp16")
     assert contents(folder) == before
     if fault == "refusal":
-        assert caught.value.nearest == "--to onnx" and "a trace" in caught.value.detail
+        assert caught.value.nearest == "--to onnx"
+        assert "a trace" in caught.value.detail
 
 
 CHAIN = (
@@ -321,7 +317,8 @@ def test_a_refusal_of_the_second_step_names_the_users_file(
     before = contents(folder)
     with pytest.raises(ConversionError) as caught:
         convert(fault, quantize="fp16", kind="onnx", tools=CHAIN)
-    assert caught.value.message == sentence and contents(folder) == before
+    assert caught.value.message == sentence
+    assert contents(folder) == before
 
 
 def test_an_intermediate_file_is_made_once(folder: Path, tmp_path: Path) -> None:
@@ -342,9 +339,8 @@ def test_an_intermediate_file_is_made_once(folder: Path, tmp_path: Path) -> None
         ]
     finally:
         converter.close()
-    assert [len(result.tools) for result in results] == [2, 2] and results[
-        0
-    ].path != results[1].path
+    assert [len(result.tools) for result in results] == [2, 2]
+    assert results[0].path != results[1].path
     assert (tmp_path / "runs").read_text().split() == ["tflite", "onnx", "onnx"]
 
 
@@ -358,10 +354,8 @@ def test_a_result_that_is_not_smaller_is_refused(
 ) -> None:
     """Such models have few or small weights, whichever tool is used."""
     shutil.copytree(MODELS / model, folder / model, dirs_exist_ok=True)
-    before, words = (
-        contents(folder),
-        r"^(petals|diabetes|digits\.int8)\.tflite would not become smaller; use it as it is$",
-    )
+    before = contents(folder)
+    words = r"^(petals|diabetes|digits\.int8)\.tflite would not become smaller; use it as it is$"
     with pytest.raises(ConversionError, match=words):
         convert(
             model=model,
@@ -516,10 +510,8 @@ def test_int8_needs_samples(convert: Convert) -> None:
         match="measures the ranges of numbers on samples, and there are none",
     ) as caught:
         convert(quantize="int8")
-    assert (
-        caught.value.nearest == "--quantize dynamic"
-        and "petals/samples" in caught.value.message
-    )
+    assert caught.value.nearest == "--quantize dynamic"
+    assert "petals/samples" in caught.value.message
     with pytest.raises(
         ConversionError, match=r"there are none; give --samples FOLDER$"
     ):
@@ -607,15 +599,14 @@ def test_samples_calibrate_and_are_recorded(
         "sepal_length,sepal_width,petal_length\n5.1,3.5,1.4\n6.0,2.9,4.5\n7.1,3.0,5.9\n"
     )
     conversion = convert(quantize="int8", samples=table)
-    assert (
-        conversion.agreement is not None
-        and conversion.agreement.samples == 3
-        and not conversion.random
-    )
+    assert conversion.agreement is not None
+    assert conversion.agreement.samples == 3
+    assert not conversion.random
     provenance = (
         read_manifest(folder / "petals/model.toml").versions["tflite-int8"].provenance
     )
-    assert provenance["samples"] == 3 and len(provenance["samples_sha256"]) == 64
+    assert provenance["samples"] == 3
+    assert len(provenance["samples_sha256"]) == 64
 
 
 def test_labelled_data_of_a_comparison_are_samples(
@@ -690,7 +681,8 @@ def test_a_full_models_folder_is_unchanged(
         match=rf"{model} cannot be written: File too large; make room and try again$",
     ):
         convert(model=model, quantize="fp16")
-    assert contents(folder) == before and sorted(os.listdir(folder)) == [
+    assert contents(folder) == before
+    assert sorted(os.listdir(folder)) == [
         "bare.tflite",
         "petals",
     ]
@@ -764,14 +756,17 @@ def test_an_interrupted_run_leaves_nothing(
     number: signal.Signals, folder: Path, tmp_path: Path, convert: Convert
 ) -> None:
     """Tool and children end with the command; after SIGKILL, when the next one begins."""
-    before, state, pids = contents(folder), tmp_path / "state", tmp_path / "pids"
+    before = contents(folder)
+    state = tmp_path / "state"
+    pids = tmp_path / "pids"
     with command(folder, "children hang", PIDS=str(pids)) as process:
         wait_until(lambda: pids.exists() and pids.read_text().endswith("."))
         tool, *children = map(int, pids.read_text().rstrip(".").split())
         process.send_signal(number)
         _, words = process.communicate(timeout=WAIT_S)
     assert process.returncode == (-number if number == signal.SIGKILL else 1)
-    assert "Traceback" not in words and contents(folder) == before
+    assert "Traceback" not in words
+    assert contents(folder) == before
     wait_until(lambda: not is_alive(tool))
     if number != signal.SIGKILL:
         wait_until(
@@ -795,7 +790,8 @@ def failure_message(folder: Path, fault: str, *options: str) -> str:
     before = contents(folder)
     with command(folder, fault, *options) as process:
         _, words = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 1 and contents(folder) == before
+    assert process.returncode == 1
+    assert contents(folder) == before
     return "".join(
         line for line in words.splitlines(keepends=True) if not line.endswith("…\n")
     )
@@ -818,10 +814,8 @@ def test_the_command_converts_and_refuses(
     ]
     assert main([*words, "--quantize", "fp16", "--json"]) == 0
     (version,) = json.loads(capsys.readouterr().out)["versions"]
-    assert (
-        version["version"] == "tflite-fp16"
-        and version["agreement"]["same_class"] == 1.0
-    )
+    assert version["version"] == "tflite-fp16"
+    assert version["agreement"]["same_class"] == 1.0
     assert version["result_bytes"] < 0.6 * version["source_bytes"]
     assert main(["predict", "--local", "digits", "--models-dir", str(folder), "--version", "tflite-fp16", "--json",
                  str(MODELS / "digits/samples/7.png")]) == 0  # fmt: skip
@@ -848,7 +842,8 @@ def test_arrays_of_texts_need_no_pickle(tmp_path: Path) -> None:
     words = np.array([[b"a"], [b"word"]], dtype=object)
     save_arrays(tmp_path / "a.npz", {"text": words, "ids": np.arange(3)})
     arrays = load_arrays(tmp_path / "a.npz")
-    assert arrays["text"].tolist() == words.tolist() and arrays["ids"].tolist() == [
+    assert arrays["text"].tolist() == words.tolist()
+    assert arrays["ids"].tolist() == [
         0,
         1,
         2,

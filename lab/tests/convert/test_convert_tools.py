@@ -179,7 +179,8 @@ def test_public_models(
         assert [path.name for path in models.iterdir()] == [source.name]
     else:
         conversion = converted(models, name, kind, quantize=quantize)
-        assert conversion.agreement is not None and conversion.path.exists()
+        assert conversion.agreement is not None
+        assert conversion.path.exists()
 
 
 @pytest.mark.assets
@@ -207,7 +208,5 @@ def test_public_onnx_files_of_old_releases(
         quantize="int8",
         samples=tmp_path / "rows.npz",
     )
-    assert (
-        conversion.agreement is not None
-        and conversion.result_bytes < 0.65 * conversion.source_bytes
-    )
+    assert conversion.agreement is not None
+    assert conversion.result_bytes < 0.65 * conversion.source_bytes

@@ -148,8 +148,10 @@ def test_labels_of_a_file_are_converted(
 ) -> None:
     """The ONNX file gives the same labels after the same preprocessing."""
     conversion = converted(models)
-    assert conversion.version == "onnx" and conversion.agreement is not None
-    assert conversion.agreement.same_class == 1.0 and conversion.agreement.error < 1e-4
+    assert conversion.version == "onnx"
+    assert conversion.agreement is not None
+    assert conversion.agreement.same_class == 1.0
+    assert conversion.agreement.error < 1e-4
     before, after = (answer(models, version, capsys) for version in ("tflite", "onnx"))
     assert [entry["label"] for entry in before] == [entry["label"] for entry in after]
     assert str(before[0]["label"]).startswith("the digit ")
@@ -157,9 +159,8 @@ def test_labels_of_a_file_are_converted(
     assert metadata == tflite_description.read_metadata(
         models / "numbers" / "numbers.tflite"
     )
-    assert metadata is not None and metadata.inputs[0].normalization == Normalization(
-        (0.0,), (255.0,)
-    )
+    assert metadata is not None
+    assert metadata.inputs[0].normalization == Normalization((0.0,), (255.0,))
 
 
 def test_a_result_with_other_preprocessing_is_refused(

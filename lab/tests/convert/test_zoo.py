@@ -75,26 +75,25 @@ def test_a_finished_run_is_not_repeated(
     results, paths = small_zoo(zoo, tmp_path)
     builder = Builder()
     zoo.Zoo(results, tmp_path / "work", builder).run(paths, results.architectures)
-    assert builder.count == 4 and not list((tmp_path / "work" / "models").iterdir())
+    assert builder.count == 4
+    assert not list((tmp_path / "work" / "models").iterdir())
     kept = zoo.Results(tmp_path / "results.jsonl")
-    assert (
-        kept.conversions == results.conversions
-        and kept.architectures == results.architectures
-    )
+    assert kept.conversions == results.conversions
+    assert kept.architectures == results.architectures
     good = kept.conversions["digits", "tflite>tflite-fp16"]
-    assert (good["state"], good["samples"], good["same_class"]) == ("ok", 10, 1.0)
-    assert 0 < good["error"] < 0.02 and good["bytes"] < 0.6 * good["source_bytes"]
-    assert good["tools"].startswith("tflite-weights ") and good["peak_mb"] > 0
+    assert good["state"] == "ok"
+    assert good["samples"] == 10
+    assert good["same_class"] == 1.0
+    assert 0 < good["error"] < 0.02
+    assert good["bytes"] < 0.6 * good["source_bytes"]
+    assert good["tools"].startswith("tflite-weights ")
+    assert good["peak_mb"] > 0
     nowhere = kept.conversions["digits", "tflite>keras"]
-    assert (nowhere["state"], nowhere["reason"]) == (
-        "refused",
-        "no converter makes Keras from TFLite",
-    )
+    assert nowhere["state"] == "refused"
+    assert nowhere["reason"] == "no converter makes Keras from TFLite"
     broken = kept.conversions["broken", "tflite>keras"]
-    assert (broken["state"], broken["reason"]) == (
-        "refused",
-        "there is nothing to begin with: MODEL has no layers",
-    )
+    assert broken["state"] == "refused"
+    assert broken["reason"] == "there is nothing to begin with: MODEL has no layers"
     assert len(capsys.readouterr().out.splitlines()) == 4
 
     zoo.Zoo(kept, tmp_path / "again", builder).run(paths, kept.architectures)
@@ -115,7 +114,8 @@ def test_a_killed_run_is_resumed(zoo: ModuleType, tmp_path: Path) -> None:
     zoo.Zoo(results, tmp_path / "late", builder, stop=0.0).run(
         paths, results.architectures
     )
-    assert not builder.count and not results.conversions
+    assert not builder.count
+    assert not results.conversions
     zoo.Zoo(results, tmp_path / "work", builder).run(paths[1:], results.architectures)
     assert set(results.conversions) == {
         ("digits", "tflite>keras"),
@@ -134,7 +134,8 @@ def test_speeds_are_compared_afterwards(
     zoo.Zoo(results, tmp_path / "fast", Builder(), seconds=0.2).run([path], digits)
     kept = zoo.Results(tmp_path / "results.jsonl")
     original, result = kept.conversions["digits", path.name]["p50_ms"]
-    assert original > 0 and result > 0
+    assert original > 0
+    assert result > 0
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
     builder = Builder()
     zoo.Zoo(kept, tmp_path / "again", builder, seconds=0.2).run([path], digits)
@@ -196,13 +197,11 @@ def test_an_architecture_of_keras_is_converted(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     *architectures, line = map(json.loads, results.read_text().splitlines())
-    assert len(architectures) >= 38 and {item["library"] for item in architectures} == {
-        "keras"
-    }
-    assert (line["name"], line["path"], line["state"], line["same_class"]) == (
-        "MobileNet",
-        "keras>tflite",
-        "ok",
-        1.0,
-    )
-    assert line["error"] < 1e-3 and line["bytes"] > 10**7
+    assert len(architectures) >= 38
+    assert {item["library"] for item in architectures} == {"keras"}
+    assert line["name"] == "MobileNet"
+    assert line["path"] == "keras>tflite"
+    assert line["state"] == "ok"
+    assert line["same_class"] == 1.0
+    assert line["error"] < 1e-3
+    assert line["bytes"] > 10**7

@@ -19,14 +19,16 @@ from pocketserve_simulate.phone.phone import Phone
 from ports import free_port
 
 LIMIT_S = 120.0
-FLOWER, WIDTH = [5.1, 3.5, 1.4], 0.2266
+FLOWER = [5.1, 3.5, 1.4]
+WIDTH = 0.2266
 QUICK = dataclasses.replace(DEVICES["mid"], speed=1.0)
 """A phone at the desktop's speed, for tests of other things."""
 
 
 def eventually(what: Callable[[], Any], limit: float = LIMIT_S) -> Any:
     """Repeat until the result is true; return it."""
-    deadline, never = time.monotonic() + limit, threading.Event()
+    deadline = time.monotonic() + limit
+    never = threading.Event()
     while not (answer := what()):
         assert time.monotonic() < deadline, "it did not happen in time"
         never.wait(0.02)  # another process sends no event to wait for

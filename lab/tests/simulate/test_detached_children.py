@@ -38,7 +38,8 @@ def test_ended_processes_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
         text=True,
         start_new_session=True,
     ) as leader:
-        assert leader.stdin is not None and leader.stdout is not None
+        assert leader.stdin is not None
+        assert leader.stdout is not None
         try:
             for end in (os.kill, lambda _pid, number: followed.send(number)):
                 print("another", file=leader.stdin, flush=True)

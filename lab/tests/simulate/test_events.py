@@ -11,7 +11,12 @@ import sys
 import pytest
 
 from conftest import MODELS
-from pocketserve_client import NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client import (
+    Client,
+    NotOurServerError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import SocketTransport
@@ -61,10 +66,8 @@ def test_a_frozen_server_answers_again_after_the_thaw(serve_on, transport):
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         freeze = PhoneEvent("freeze")
         served.phone.begin(freeze)
-        patient, impatient = (
-            client.async_predict("petals", FLOWER),
-            client.async_predict("petals", FLOWER),
-        )
+        patient = client.async_predict("petals", FLOWER)
+        impatient = client.async_predict("petals", FLOWER)
         with pytest.raises(ServerUnreachableError, match=r"within 0\.5 s"):
             impatient.result(0.5)
         assert served.phone.processes.pid is not None  # the process still exists
@@ -80,28 +83,26 @@ def test_a_frozen_server_answers_again_after_the_thaw(serve_on, transport):
 def test_clients_find_a_killed_server_again(serve_on, transport):
     """The next start reports the kill."""
     served = serve_on()
+    processes = served.phone.processes
+    right = pytest.approx(WIDTH, abs=1e-3)
+    kill = PhoneEvent("kill")
     with served.client(transport, reconnect=60.0) as client:
-        assert width(client) == pytest.approx(WIDTH, abs=1e-3)
-        before = served.phone.processes.pid
-        kill = PhoneEvent("kill")
+        assert width(client) == right
+        before = processes.pid
         served.phone.begin(kill)
-        assert served.phone.processes.pid is None
-        assert [
-            (gone.pid, gone.code, gone.cause) for gone in served.phone.processes.exits
-        ] == [(before, -9, "kill")]
+        assert processes.pid is None
+        ends = [(gone.pid, gone.code, gone.cause) for gone in processes.exits]
+        assert ends == [(before, -9, "kill")]
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
-        asked = client.async_predict("petals", FLOWER)  # while nothing listens
+
+        pending = client.async_predict("petals", FLOWER)  # while nothing listens
         served.phone.end(kill)
-        assert asked.result()["predictions"][0]["value"] == pytest.approx(
-            WIDTH, abs=1e-3
-        )
-        assert width(client) == pytest.approx(WIDTH, abs=1e-3)
-    assert served.await_ready()["pid"] == served.phone.processes.pid != before
-    assert (
-        f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock"
-        in served.log
-    )
+        assert pending.result()["predictions"][0]["value"] == right
+        assert width(client) == right
+    assert served.await_ready()["pid"] == processes.pid != before
+    reason = "was killed, most likely by Android; what helps: termux-wake-lock"
+    assert f"(process {before}) {reason}" in served.log
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -121,6 +122,14 @@ def test_answers_around_an_event_are_right(serve_on, kind, transport):
     assert all(isinstance(error, ServerUnreachableError) for error in record.errors)
 
 
+def cores_of_threads(process: int) -> set[tuple[int, ...]]:
+    """Return the sets of cores on which a process's threads may run."""
+    cores = set()
+    for name in os.listdir(f"/proc/{process}/task"):
+        cores.add(tuple(sorted(os.sched_getaffinity(int(name)))))
+    return cores
+
+
 def test_a_background_app_gets_slow_cores_only(serve_on):
     """This affects every thread; models are reopened with as many threads."""
     even = PhoneModel(
@@ -132,51 +141,48 @@ def test_a_background_app_gets_slow_cores_only(serve_on):
         slow_khz=2_300_000,
     )
     served = serve_on(even)
-    phone, event = served.phone, PhoneEvent("background")
+    phone = served.phone
+    event = PhoneEvent("background")
+    all_cores = phone.cores.all
+    background = phone.cores.background
+    has_fewer = len(all_cores) > len(background)
     with Asker(served.client("socket")) as record:
         more_right(record)
         phone.begin(event)
-        tasks = [int(name) for name in os.listdir(f"/proc/{phone.processes.pid}/task")]
-        assert {tuple(sorted(os.sched_getaffinity(task))) for task in tasks} == {
-            phone.cores.background
-        }
+        assert cores_of_threads(phone.processes.pid) == {background}
         assert phone.speed == pytest.approx(even.slow_speed)
         more_right(record)
-        if len(phone.cores.all) > len(phone.cores.background):
-            eventually(
-                lambda: (
-                    f"runs with {len(phone.cores.background)} threads now" in served.log
-                )
-            )
+        if has_fewer:
+            fewer = f"runs with {len(background)} threads now"
+            eventually(lambda: fewer in served.log)
+
         phone.end(event)
-        assert (
-            tuple(sorted(os.sched_getaffinity(phone.processes.pid or 0)))
-            == phone.cores.all
-            and phone.speed == 1.0
-        )
-        if len(phone.cores.all) > len(phone.cores.background):
-            eventually(
-                lambda: f"runs with {len(phone.cores.all)} threads now" in served.log
-            )
+        affinity = os.sched_getaffinity(phone.processes.pid or 0)
+        assert tuple(sorted(affinity)) == all_cores
+        assert phone.speed == 1.0
+        if has_fewer:
+            usual = f"runs with {len(all_cores)} threads now"
+            eventually(lambda: usual in served.log)
         more_right(record)
-    assert not record.errors and not phone.processes.exits
+    assert not record.errors
+    assert not phone.processes.exits
 
 
 def test_a_hot_phone_is_slow_and_reports_it(serve_on):
     """Everything is answered."""
     served = serve_on()
     zone = served.phone.image.root / "sys/class/thermal/thermal_zone0/temp"
-    cool, hot = (
-        int(zone.read_text()),
-        PhoneEvent("thermal", options={"speed": 0.2, "degrees": 46}),
-    )
+    cool = int(zone.read_text())
+    hot = PhoneEvent("thermal", options={"speed": 0.2, "degrees": 46})
     with Asker(served.client("http")) as record:
         served.phone.begin(hot)
         more_right(record)
-        assert int(zone.read_text()) > cool and served.phone.speed == pytest.approx(0.2)
+        assert int(zone.read_text()) > cool
+        assert served.phone.speed == pytest.approx(0.2)
         assert "the battery is hot (46 °C)" in doctor(served)["battery"]
         served.phone.end(hot)
-        assert int(zone.read_text()) == cool and served.phone.speed == 1.0
+        assert int(zone.read_text()) == cool
+        assert served.phone.speed == 1.0
         more_right(record)
     assert not record.errors
 
@@ -184,7 +190,8 @@ def test_a_hot_phone_is_slow_and_reports_it(serve_on):
 def test_a_low_battery_saves_power(serve_on):
     """It is noticed with the first model, unless Termux:API doesn't answer."""
     served = serve_on()
-    low, hanging = PhoneEvent("battery"), PhoneEvent("battery", options={"answers": 0})
+    low = PhoneEvent("battery")
+    hanging = PhoneEvent("battery", options={"answers": 0})
     served.phone.begin(low)
     with Asker(served.client("socket")) as record, served.client("http") as client:
         more_right(record)
@@ -230,17 +237,16 @@ def test_mild_memory_pressure_keeps_models_loaded(serve_on):
         more_right(record)
         served.phone.end(some)
         assert doctor(served)["memory"].startswith("ok: ")
-    assert not record.errors and not served.phone.processes.exits
+    assert not record.errors
+    assert not served.phone.processes.exits
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_severe_memory_pressure_kills_the_server(serve_on, transport):
     """Clients get an error and find the next server."""
     served = serve_on()
-    before, maximum = (
-        served.phone.processes.pid,
-        PhoneEvent("memory_pressure", options={"mb": 10}),
-    )
+    before = served.phone.processes.pid
+    maximum = PhoneEvent("memory_pressure", options={"mb": 10})
     with Asker(served.client(transport, reconnect=0.0)) as record:
         more_right(record)
         served.phone.begin(maximum)
@@ -262,29 +268,50 @@ def test_a_clock_jump_changes_the_date_only(serve_on, by):
     """Deadlines, loaded models, connections and open pairings are unaffected."""
     served = serve_on()
     jump = PhoneEvent("clock_jump", options={"by": by})
+    right = pytest.approx(WIDTH, abs=1e-3)
     with served.client("socket") as client, Asker(served.client("http")) as record:
         client.open_pairing()
         waiting = client.async_predict("petals", FLOWER, wait=30)
         served.phone.begin(jump)
-        assert waiting.result()["predictions"][0]["value"] == pytest.approx(
-            WIDTH, abs=1e-3
-        )
-        assert width(client, wait=30) == pytest.approx(WIDTH, abs=1e-3)
+        assert waiting.result()["predictions"][0]["value"] == right
+        assert width(client, wait=30) == right
         more_right(record)
-        states = {
-            entry["name"]: entry["state"]
-            for entry in client.index()
-            if entry["version"] == "tflite"
-        }
+
+        index = client.index()
+        tflite = [entry for entry in index if entry["version"] == "tflite"]
+        states = {entry["name"]: entry["state"] for entry in tflite}
         assert states["digits"] == states["petals"] == "READY"
         assert client.pairing_state() == "open"
+
+        # The server really saw another day.
         last = client.statistics("petals", "tflite")[0]["last_inference"] / 1000
         true_now = os.stat(served.folder / "ready.json").st_mtime
-        assert abs(last - true_now - by) < 86_400  # the server really saw another day
+        assert abs(last - true_now - by) < 86_400
+
         served.phone.end(jump)
-        assert width(client, wait=30) == pytest.approx(WIDTH, abs=1e-3)
+        assert width(client, wait=30) == right
         more_right(record)
-    assert not record.errors and not served.phone.processes.exits
+    assert not record.errors
+    assert not served.phone.processes.exits
+
+
+def check_clients_refuse(served: Served, client: Client, token: str) -> None:
+    """Check that no client trusts the hijacker of the server's ports."""
+    with pytest.raises(ServerUnreachableError):
+        width(client)  # the lost connection
+    with pytest.raises(NotOurServerError):
+        width(client)
+    with served.client("socket") as another, pytest.raises(NotOurServerError):
+        width(another)
+    http_port, socket_port = served.ports
+    automatic = AutomaticTransport(
+        SocketTransport(("127.0.0.1", socket_port), token, 60),
+        HttpTransport(f"http://127.0.0.1:{http_port}", token, 60),
+    )
+    # It must not fall back to HTTP with the token either.
+    with pytest.raises(NotOurServerError):
+        automatic.send(Request("GET", "/v2"))
+    automatic.close()
 
 
 def test_a_port_hijacker_gets_no_token(serve_on):
@@ -292,51 +319,34 @@ def test_a_port_hijacker_gets_no_token(serve_on):
     served = serve_on()
     token = served.token_file.read_text().strip()
     event = PhoneEvent("squatter")
+    taken = "Address already in use; stop what uses it or choose another with"
     with served.client("socket", reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         served.phone.begin(event)
         hijacker = served.phone.hijackers[event]
-        with pytest.raises(ServerUnreachableError):
-            width(client)  # the lost connection
-        with pytest.raises(NotOurServerError):
-            width(client)
-        with served.client("socket") as another, pytest.raises(NotOurServerError):
-            width(another)
-        http, socket_port = (f"http://127.0.0.1:{served.ports[0]}", served.ports[1])
-        automatic = AutomaticTransport(
-            SocketTransport(("127.0.0.1", socket_port), token, 60),
-            HttpTransport(http, token, 60),
-        )
-        with pytest.raises(
-            NotOurServerError
-        ):  # and does not fall back to HTTP with the token
-            automatic.send(Request("GET", "/v2"))
-        automatic.close()
-        eventually(
-            lambda: (
-                "Address already in use; stop what uses it or choose another with"
-                in served.log
-            )
-        )
-        heard = b"".join(bytes(said) for said in hijacker.received)
-        assert (
-            heard
-            and token.encode() not in heard
-            and b"petals" not in heard
-            and b"/v2" not in heard
-        )
+        check_clients_refuse(served, client, token)
+        eventually(lambda: taken in served.log)
+
+        heard = b"".join(bytes(received) for received in hijacker.received)
+        assert heard
+        assert token.encode() not in heard
+        assert b"petals" not in heard
+        assert b"/v2" not in heard
+
         served.phone.end(event)
         served.await_ready()
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     assert served.await_ready()["http"]["port"] == served.ports[0]
     codes = [(gone.code, gone.cause) for gone in served.phone.processes.exits]
-    assert codes[0] == (-9, "squatter") and set(codes[1:]) == {(1, "squatter")}
+    assert codes[0] == (-9, "squatter")
+    assert set(codes[1:]) == {(1, "squatter")}
 
 
 def test_a_hijacker_reads_everything_over_http(serve_on):
     """docs/security.md documents it: HTTP can't identify the listener."""
     served = serve_on()
-    token, event = served.token_file.read_text().strip(), PhoneEvent("squatter")
+    token = served.token_file.read_text().strip()
+    event = PhoneEvent("squatter")
     with served.client("http", reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         served.phone.begin(event)

@@ -27,18 +27,21 @@ def phone_with(fast: int, slow: int) -> PhoneModel:
     return PhoneModel("one", fast, slow, 1.0, 1000)
 
 
+CORE_MAPPINGS = [
+    (4, 4, 8, ((0, 1, 2, 3), (4, 5, 6, 7))),
+    (4, 4, 16, ((0, 1, 2, 3), (4, 5, 6, 7))),
+    (2, 6, 4, ((0,), (1, 2, 3))),
+    (2, 6, 2, ((0,), (1,))),
+    (5, 3, 2, ((0,), (1,))),
+    (8, 0, 2, ((0, 1), ())),
+    (4, 4, 1, ((0,), (0,))),
+    (1, 0, 1, ((0,), ())),
+]
+
+
 @pytest.mark.parametrize(
     ("fast", "slow", "desktop", "expected"),
-    [
-        (4, 4, 8, ((0, 1, 2, 3), (4, 5, 6, 7))),
-        (4, 4, 16, ((0, 1, 2, 3), (4, 5, 6, 7))),
-        (2, 6, 4, ((0,), (1, 2, 3))),
-        (2, 6, 2, ((0,), (1,))),
-        (5, 3, 2, ((0,), (1,))),
-        (8, 0, 2, ((0, 1), ())),
-        (4, 4, 1, ((0,), (0,))),
-        (1, 0, 1, ((0,), ())),
-    ],
+    CORE_MAPPINGS,
 )
 def test_cores_are_mapped_to_the_desktops(fast, slow, desktop, expected):
     cores = map_cores(phone_with(fast, slow), range(desktop))
@@ -54,19 +57,21 @@ def test_cores_are_mapped_to_the_desktops(fast, slow, desktop, expected):
 def test_every_phone_fits_every_desktop(fast, slow, desktop):
     listed = sorted(desktop)
     cores = map_cores(phone_with(fast, slow), listed)
-    assert cores.fast and len(cores.fast) <= fast and len(cores.slow) <= slow
+    assert cores.fast
+    assert len(cores.fast) <= fast
+    assert len(cores.slow) <= slow
     assert bool(cores.slow) == bool(slow)
-    assert (
-        set(cores.all) <= desktop
-        and set(cores.background) <= desktop
-        and cores.background
-    )
+    assert set(cores.all) <= desktop
+    assert set(cores.background) <= desktop
+    assert cores.background
     assert len(listed) == 1 or not set(cores.fast) & set(cores.slow)
 
 
 def test_knobs_have_limits():
     changed = DEVICES["mid"].with_knobs(speed=0.1, fast_cores=None)
-    assert (changed.speed, changed.fast_cores, changed.name) == (0.1, 4, "mid, changed")
+    assert changed.speed == 0.1
+    assert changed.fast_cores == 4
+    assert changed.name == "mid, changed"
     assert DEVICES["mid"].with_knobs(speed=None) == DEVICES["mid"]
     for wrong in (
         {"speed": 0.0},
@@ -80,7 +85,8 @@ def test_knobs_have_limits():
 
 
 def test_conditions_are_combined():
-    heat, low = Condition(speed=0.5, heat=80.0), Condition(battery={"percentage": 8})
+    heat = Condition(speed=0.5, heat=80.0)
+    low = Condition(battery={"percentage": 8})
     both = combine(
         [
             heat,
@@ -89,17 +95,16 @@ def test_conditions_are_combined():
             Condition(frozen=True, memory_mb=50, clock=3.0),
         ]
     )
-    assert (both.speed, both.heat, both.memory_mb, both.frozen, both.clock) == (
-        0.25,
-        80.0,
-        50,
-        True,
-        3.0,
-    )
-    assert (
-        both.battery == {"percentage": 8} and both.api_answers and not both.background
-    )
-    assert combine([]).speed == 1.0 and combine([]).memory_mb is None
+    assert both.speed == 0.25
+    assert both.heat == 80.0
+    assert both.memory_mb == 50
+    assert both.frozen is True
+    assert both.clock == 3.0
+    assert both.battery == {"percentage": 8}
+    assert both.api_answers
+    assert not both.background
+    assert combine([]).speed == 1.0
+    assert combine([]).memory_mb is None
 
 
 class Sent:
@@ -172,13 +177,12 @@ def test_the_phone_looks_like_android(tmp_path):
     first, second, third, *_ = run_python(tmp_path / "phone", code).splitlines()
     files = tmp_path / "phone/data/data/com.termux/files"
     platform, state, temporary, memory = first.split()
-    assert (platform, state, temporary) == (
-        "android",
-        f"{files}/home/.local/state/x",
-        f"{files}/usr/tmp",
-    )
+    assert platform == "android"
+    assert state == f"{files}/home/.local/state/x"
+    assert temporary == f"{files}/usr/tmp"
     assert int(memory) == QUICK.memory_mb * 10**6 // 1024 * 1024
-    assert second.startswith(str(QUICK.fast_khz)) and "present" in second
+    assert second.startswith(str(QUICK.fast_khz))
+    assert "present" in second
     assert third == str(QUICK.api)
 
 
@@ -235,16 +239,19 @@ def test_a_second_run_shares_the_phone(tmp_path):
     with Phone(QUICK, tmp_path) as phone:
         phone.begin(PhoneEvent("battery"))
         with Phone(QUICK, tmp_path) as guest:
-            assert guest.image.is_guest and not phone.image.is_guest
+            assert guest.image.is_guest
+            assert not phone.image.is_guest
         assert '"percentage": 8' in battery.read_text()
     with Phone(QUICK, tmp_path) as phone:
-        assert not phone.image.is_guest and '"percentage": 76' in battery.read_text()
+        assert not phone.image.is_guest
+        assert '"percentage": 76' in battery.read_text()
 
 
 @pytest.mark.live
 def test_a_command_runs_and_ends(tmp_path):
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
-        assert phone.processes.pid is None and phone.memory_bytes() is None
+        assert phone.processes.pid is None
+        assert phone.memory_bytes() is None
         phone.processes.start(["token"])
         assert phone.processes.wait(60) == 0
         assert [(gone.code, gone.cause) for gone in phone.processes.exits] == [(0, "")]
@@ -343,29 +350,42 @@ def state_of(pid: int) -> str:
     return "" if found in "ZX" else found
 
 
+def start_strays_with_python(folder: Path, pids: Path) -> None:
+    """Write a sitecustomize that starts a shell and a child in their own session."""
+    new = f"{pids}.new"
+    shell = f"sleep 600 & echo $$ $! > {new}; mv {new} {pids}; wait"
+    start = f"subprocess.Popen(['sh', '-c', {shell!r}], start_new_session=True)"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"import subprocess; {start}")
+
+
 @pytest.mark.live
 def test_detached_children_share_the_apps_state(tmp_path, monkeypatch):
     """They freeze, thaw and end with it, as on Android."""
-    (tmp_path / "own").mkdir()
-    shell = f"sleep 600 & echo $$ $! > {tmp_path / 'pids.new'}; mv {tmp_path / 'pids.new'} {tmp_path / 'pids'}; wait"
-    begin = f"import subprocess; subprocess.Popen(['sh', '-c', {shell!r}], start_new_session=True)"
-    (tmp_path / "own/sitecustomize.py").write_text(begin)
-    path = os.pathsep.join(
-        filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")])
-    )
-    monkeypatch.setenv("PYTHONPATH", path)
+    pids = tmp_path / "pids"
+    start_strays_with_python(tmp_path / "own", pids)
+    path = [str(tmp_path / "own")]
+    if os.environ.get("PYTHONPATH"):
+        path.append(os.environ["PYTHONPATH"])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
         phone.processes.start(["serve", "--http-port", "0", "--socket-port", "0"])
-        eventually((tmp_path / "pids").exists)
-        strays = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        eventually(pids.exists)
+        strays = [int(pid) for pid in pids.read_text().split()]
         assert descendants(phone.processes.pid) >= set(strays)
+
+        def states() -> list[str]:
+            return [state_of(pid) for pid in strays]
+
         freeze = PhoneEvent("freeze")
         phone.begin(freeze)
-        eventually(lambda: [state_of(pid) for pid in strays] == ["T", "T"])
+        eventually(lambda: states() == ["T", "T"])
         phone.end(freeze)
-        eventually(lambda: "T" not in [state_of(pid) for pid in strays])
-        assert all(state_of(pid) for pid in strays)
+        eventually(lambda: "T" not in states())
+        assert all(states())
+
         phone.begin(freeze)
         phone.processes.kill()
-        eventually(lambda: not any(state_of(pid) for pid in strays))
+        eventually(lambda: not any(states()))
     assert descendants(os.getpid()).isdisjoint(strays)

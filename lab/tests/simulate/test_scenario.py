@@ -33,12 +33,10 @@ def parse(text: str) -> Scenario:
 
 def test_omitted_keys_have_defaults() -> None:
     scenario = parse(WHOLE)
-    assert (scenario.name, scenario.device, scenario.seconds, scenario.recovery) == (
-        "s",
-        "mid",
-        20,
-        2.0,
-    )
+    assert scenario.name == "s"
+    assert scenario.device == "mid"
+    assert scenario.seconds == 20
+    assert scenario.recovery == 2.0
     assert [(event.kind, event.at, event.seconds) for event in scenario.events] == [
         ("freeze", 3, 2)
     ]

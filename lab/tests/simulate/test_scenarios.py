@@ -78,7 +78,8 @@ def test_a_short_scenario_has_a_full_report(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_freeze_leaves_nothing(tmp_path: Path, number: int) -> None:
-    path, temporary = tmp_path / "frozen.toml", tmp_path / "temporary"
+    path = tmp_path / "frozen.toml"
+    temporary = tmp_path / "temporary"
     temporary.mkdir()
     path.write_text(
         'seconds = 60\n[[streams]]\nname = "a"\nmodel = "petals"\nrate = 9\ntimeout = 0.3\nreconnect = 0\n'

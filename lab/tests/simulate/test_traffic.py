@@ -63,7 +63,8 @@ def addresses(server: Server) -> ServerAddresses:
 def run(app: App, count: int) -> App:
     """Let it run until this many requests have ended."""
     app.start()
-    deadline, pace = time.monotonic() + LIMIT_S, threading.Event()
+    deadline = time.monotonic() + LIMIT_S
+    pace = threading.Event()
     while len(app.samples) < count:
         assert time.monotonic() < deadline, "too few requests ended"
         pace.wait(0.01)
@@ -170,7 +171,8 @@ def test_a_call_that_never_ends_is_silence(
     server: Server, questions: dict[str, list[Question]]
 ) -> None:
     """The report doesn't wait, and counts it once."""
-    called, let_go = threading.Event(), threading.Event()
+    called = threading.Event()
+    let_go = threading.Event()
 
     class Endless(Question):
         def ask(self, client: Client, stream: Stream) -> str:
