@@ -23,7 +23,8 @@ from places import copy_folder
 from pocketserve_client import Client
 
 FORMATS = ("tflite", "onnx", "torchscript", "ptl", "keras", "savedmodel", "tfjs")
-CHUNK, CONTEXT = 512, 64
+CHUNK = 512
+CONTEXT = 64
 """Samples per chunk of Silero's models, and the context that its ONNX form needs from
 the previous chunk.
 """
@@ -307,7 +308,8 @@ def main() -> int:
 
 
 def _print_result(client: Client, case: Case) -> bool:
-    runtime, result = "", "passed"
+    runtime = ""
+    result = "passed"
     try:
         run_case(client, case)
         runtime = client.model_metadata(case.model)["parameters"]["runtime"]

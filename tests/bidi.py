@@ -57,7 +57,8 @@ class Session:
         BidiError: the browser refused it.
         TimeoutError: no answer within the limit.
         """
-        number, deadline = next(self._numbers), time.monotonic() + LIMIT_S
+        number = next(self._numbers)
+        deadline = time.monotonic() + LIMIT_S
         self._socket.send(
             json.dumps({"id": number, "method": method, "params": parameters})
         )
@@ -80,7 +81,8 @@ class Session:
 
 def value_of(remote: dict[str, Any]) -> Any:
     """Convert a value of the page to Python; None if it has no equivalent."""
-    kind, value = remote["type"], remote.get("value")
+    kind = remote["type"]
+    value = remote.get("value")
     if kind == "array" and value is not None:
         return [value_of(each) for each in value]
     if kind == "object" and value is not None:

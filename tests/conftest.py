@@ -96,7 +96,9 @@ def start_server(
     program: the Python program.
     python: an interpreter of an environment with other packages.
     """
-    ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
+    ready = folder / "ready.json"
+    token = folder / "token"
+    log = folder / "server.log"
     command = [
         str(python),
         *program,

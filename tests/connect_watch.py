@@ -31,11 +31,19 @@ _NUMBERS = {"x86_64": (42, 44, 317), "aarch64": (203, 206, 277)}
 tables.
 """
 
-_NOTIFICATION, _ANSWER = 80, 24  # sizes of struct seccomp_notif and seccomp_notif_resp
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
+# sizes of struct seccomp_notif and seccomp_notif_resp
+_NOTIFICATION = 80
+_ANSWER = 24
+# SECCOMP_IOCTL_NOTIF_RECV and _SEND
+_RECEIVE = 0xC0502100
+_SEND = 0xC0182101
 _CONTINUE = 1
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # of classic BPF: ld word, jeq, ret
-_ASK, _ALLOW = 0x7FC00000, 0x7FFF0000
+# of classic BPF: ld word, jeq, ret
+_LOAD = 0x20
+_EQUAL = 0x15
+_RETURN = 0x06
+_ASK = 0x7FC00000
+_ALLOW = 0x7FFF0000
 
 
 class ConnectWatch:

@@ -20,7 +20,8 @@ def recipe(name: str) -> Any:
         sys.path.remove(str(ROOT))
 
 
-drawings, scores = recipe("drawings"), recipe("figure_scores")
+drawings = recipe("drawings")
+scores = recipe("figure_scores")
 
 
 def person(seed: int, width: int, height: int) -> tuple[Any, Any]:

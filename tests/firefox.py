@@ -117,10 +117,8 @@ class Context:
             self._open = self._open.pop_all()
 
     def _address(self) -> str:
-        file, deadline = (
-            self._profile / "WebDriverBiDiServer.json",
-            time.monotonic() + START_S,
-        )
+        file = self._profile / "WebDriverBiDiServer.json"
+        deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 place = json.loads(file.read_text())

@@ -123,7 +123,8 @@ def serve(packages: list[str], arguments: list[str]) -> int:
         fork_trials(theirs)
         os._exit(0)
     theirs.close()
-    started, ready = subprocess.Popen, False
+    started = subprocess.Popen
+    ready = False
 
     def start(command: list[str], **options: Any) -> Any:
         nonlocal ready

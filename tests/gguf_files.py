@@ -14,7 +14,11 @@ TEMPLATE = (
     " + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-WIDTH, LAYERS, HEADS, KV_HEADS, FORWARD = 64, 2, 4, 2, 96
+WIDTH = 64
+LAYERS = 2
+HEADS = 4
+KV_HEADS = 2
+FORWARD = 96
 CONTEXT = 512
 
 
@@ -70,6 +74,35 @@ def tiny_tokens() -> list[str]:
     return ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *texts, "th"]
 
 
+def random_matrix(random: Any, rows: int, columns: int) -> Any:
+    """Return small random numbers."""
+    return (random.standard_normal((rows, columns)) * 0.2).astype(np.float16)
+
+
+def keeping_first(random: Any, rows: int, columns: int) -> Any:
+    """Return a random matrix that adds nothing to the first component."""
+    values = random_matrix(random, rows, columns)
+    values[0] = 0.0
+    return values
+
+
+def layer_tensors(random: Any) -> dict[str, Any]:
+    """Return the weights of one layer."""
+    ones = np.ones(WIDTH, np.float32)
+    kv_width = WIDTH // HEADS * KV_HEADS
+    return {
+        "attn_norm.weight": ones,
+        "ffn_norm.weight": ones,
+        "attn_q.weight": random_matrix(random, WIDTH, WIDTH),
+        "attn_k.weight": random_matrix(random, kv_width, WIDTH),
+        "attn_v.weight": random_matrix(random, kv_width, WIDTH),
+        "attn_output.weight": keeping_first(random, WIDTH, WIDTH),
+        "ffn_gate.weight": random_matrix(random, FORWARD, WIDTH),
+        "ffn_up.weight": random_matrix(random, FORWARD, WIDTH),
+        "ffn_down.weight": keeping_first(random, WIDTH, FORWARD),
+    }
+
+
 def tensors(seed: int = 0) -> dict[str, Any]:
     """Return the weights of a tiny Llama, random.
 
@@ -77,43 +110,23 @@ def tensors(seed: int = 0) -> dict[str, Any]:
     the first component is constant, and lowers the scores of all other tokens.
     """
     random = np.random.default_rng(seed)
-
-    def matrix(rows: int, columns: int) -> Any:
-        return (random.standard_normal((rows, columns)) * 0.2).astype(np.float16)
-
-    def keeping_first(rows: int, columns: int) -> Any:
-        values = matrix(rows, columns)
-        values[0] = 0.0
-        return values
-
     tokens = tiny_tokens()
-    embeddings = matrix(len(tokens), WIDTH)
+    embeddings = random_matrix(random, len(tokens), WIDTH)
     embeddings[:, 0] = 4.0
-    scores = matrix(len(tokens), WIDTH)
+    scores = random_matrix(random, len(tokens), WIDTH)
     scores[:, 0] = 0.0
     for number, token in enumerate(tokens):
         if len(token) != 1 or not token.isascii():
             scores[number] = 0.0
             scores[number, 0] = -100.0
-    ones = np.ones(WIDTH, np.float32)
-    kv_width = WIDTH // HEADS * KV_HEADS
     weights: dict[str, Any] = {
         "token_embd.weight": embeddings,
         "output.weight": scores,
-        "output_norm.weight": ones,
+        "output_norm.weight": np.ones(WIDTH, np.float32),
     }
     for layer in range(LAYERS):
-        weights |= {
-            f"blk.{layer}.attn_norm.weight": ones,
-            f"blk.{layer}.ffn_norm.weight": ones,
-            f"blk.{layer}.attn_q.weight": matrix(WIDTH, WIDTH),
-            f"blk.{layer}.attn_k.weight": matrix(kv_width, WIDTH),
-            f"blk.{layer}.attn_v.weight": matrix(kv_width, WIDTH),
-            f"blk.{layer}.attn_output.weight": keeping_first(WIDTH, WIDTH),
-            f"blk.{layer}.ffn_gate.weight": matrix(FORWARD, WIDTH),
-            f"blk.{layer}.ffn_up.weight": matrix(FORWARD, WIDTH),
-            f"blk.{layer}.ffn_down.weight": keeping_first(WIDTH, FORWARD),
-        }
+        for name, values in layer_tensors(random).items():
+            weights[f"blk.{layer}.{name}"] = values
     return weights
 
 

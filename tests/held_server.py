@@ -23,7 +23,8 @@ TOKEN = "t" * 43
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition without an event."""
-    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline = monotonic() + TIMEOUT_S
+    pause = threading.Event()
     while not condition():
         assert monotonic() < deadline
         pause.wait(0.005)

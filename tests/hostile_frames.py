@@ -153,7 +153,8 @@ class Hostile:
         return bytes(data)
 
     def _any_header(self) -> bytes:
-        short, long = [value for value in EXTREMES if value < 2**16], EXTREMES
+        short = [value for value in EXTREMES if value < 2**16]
+        long = EXTREMES
         pick = self.random.choice
         kind = pick([*FrameType, self.random.randrange(256)])
         return HEADER.pack(

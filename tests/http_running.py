@@ -16,7 +16,8 @@ from pocketserve.transports.http.server import HttpServer
 
 TOKEN = "t" * 43
 WAIT_S = 120.0
-LONG, SHORT = 600.0, 0.05
+LONG = 600.0
+SHORT = 0.05
 ANSWER = 300_000
 
 

@@ -40,7 +40,8 @@ def _overwrite(data: bytearray, source: random.Random) -> None:
 
 
 def _length(data: bytearray, source: random.Random) -> None:
-    at, size = source.randrange(len(data) + 1), source.choice((1, 2, 4, 8))
+    at = source.randrange(len(data) + 1)
+    size = source.choice((1, 2, 4, 8))
     value = source.choice(LENGTHS) & (2 ** (8 * size) - 1)
     data[at : at + size] = value.to_bytes(size, source.choice(("little", "big")))
 

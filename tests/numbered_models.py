@@ -24,7 +24,8 @@ def times(factor: float, padding: int = 0) -> bytes:
     import numpy as np
     import onnx
 
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    float32 = onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(name, float32, ["n", 1]) for name in ("x", "y")
     ]
@@ -59,7 +60,8 @@ def external(names: tuple[str, ...]) -> bytes:
     """Return an ONNX model that adds its input to the sum of weights in files."""
     import onnx
 
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    float32 = onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(name, float32, ["n", 1]) for name in ("x", "y")
     ]
@@ -104,7 +106,8 @@ def answer_of(
 
 def await_that(condition: Callable[[], bool]) -> None:
     """Wait for another process without an event."""
-    deadline, pause = time.monotonic() + DEADLINE_S, Event()
+    deadline = time.monotonic() + DEADLINE_S
+    pause = Event()
     while not condition():
         assert time.monotonic() < deadline
         pause.wait(0.02)

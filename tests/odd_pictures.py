@@ -123,36 +123,50 @@ def _bmp(side: int, bits: int, compression: int) -> bytes:
     return start + header + palette + b"\0\1" + bytes(100)
 
 
-def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
-    """Return a picture's files in every colour mode, each with its RGB equivalent."""
+def with_transparent_corner(picture: Any) -> tuple[Any, Any]:
+    """Return the picture with a transparent corner, and how it looks on white."""
     from PIL import Image
 
-    grey = picture.convert("L")
-    palette = picture.quantize(256)
     veil = Image.new("L", picture.size, 255)
     veil.paste(0, (0, 0, picture.width // 6, picture.height // 6))
     see_through = picture.copy()
     see_through.putalpha(veil)
     on_white = Image.new("RGB", picture.size, (255, 255, 255))
     on_white.paste(picture, (0, 0), veil)
-    deep = Image.fromarray(np.asarray(grey, np.uint16) * 257)
-    cmyk = picture.convert("CMYK")
+    return see_through, on_white
+
+
+def colour_modes(picture: Any) -> dict[str, tuple[bytes, Any]]:
+    """Return a picture's files in other colour modes, each with its RGB equivalent."""
+    from PIL import Image
+
+    grey = picture.convert("L")
+    grey_rgb = grey.convert("RGB")
     grey_jpeg = saved(grey, "JPEG", quality=97)
-    kinds: dict[str, tuple[bytes, Any]] = {
-        "grayscale": (saved(grey), grey.convert("RGB")),
-        "grayscale JPEG": (grey_jpeg, Image.open(io.BytesIO(grey_jpeg)).convert("RGB")),
+    decoded_jpeg = Image.open(io.BytesIO(grey_jpeg)).convert("RGB")
+    deep = Image.fromarray(np.asarray(grey, np.uint16) * 257)
+    palette = picture.quantize(256)
+    palette_rgb = palette.convert("RGB")
+    cmyk = picture.convert("CMYK")
+    see_through, on_white = with_transparent_corner(picture)
+    return {
+        "grayscale": (saved(grey), grey_rgb),
+        "grayscale JPEG": (grey_jpeg, decoded_jpeg),
         "CMYK": (saved(cmyk, "JPEG", quality=97), picture),
         "RGBA": (saved(see_through), on_white),
         "RGBA WebP": (saved(see_through, "WEBP", lossless=True), on_white),
-        "palette": (saved(palette), palette.convert("RGB")),
-        "palette GIF": (saved(palette, "GIF"), palette.convert("RGB")),
-        "16-bit": (saved(deep), grey.convert("RGB")),
-        "BMP": (saved(picture, "BMP"), picture),
-        "progressive JPEG": (
-            saved(picture, "JPEG", quality=97, progressive=True),
-            picture,
-        ),
+        "palette": (saved(palette), palette_rgb),
+        "palette GIF": (saved(palette, "GIF"), palette_rgb),
+        "16-bit": (saved(deep), grey_rgb),
     }
+
+
+def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
+    """Return a picture's files in every form, each with its RGB equivalent."""
+    kinds = colour_modes(picture)
+    kinds["BMP"] = (saved(picture, "BMP"), picture)
+    progressive = saved(picture, "JPEG", quality=97, progressive=True)
+    kinds["progressive JPEG"] = (progressive, picture)
     for orientation in range(2, 9):
         kinds[f"rotated {orientation}"] = (rotated(picture, orientation), picture)
     kinds["rotated PNG"] = (rotated(picture, 6, "PNG"), picture)

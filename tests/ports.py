@@ -12,7 +12,8 @@ import socket
 from pathlib import Path
 
 _GIVEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LEAST, _USUAL = 10_000, 32_768
+_LEAST = 10_000
+_USUAL = 32_768
 _chance = random.SystemRandom()  # processes that share the tests draw different ones
 
 

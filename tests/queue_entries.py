@@ -106,6 +106,7 @@ def respond(
     ApiError: there is no answer.
     """
     call = handler(service, request)
-    assert isinstance(call, InferenceCall) and call.respond is not None
+    assert isinstance(call, InferenceCall)
+    assert call.respond is not None
     response: ApiResponse = call.respond(submit_and_wait(service.submit, call))
     return response

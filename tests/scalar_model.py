@@ -9,7 +9,8 @@ def scalar_model(path: Path) -> None:
     """Write a model that doubles a scalar."""
     import onnx
 
-    helper, double = onnx.helper, onnx.TensorProto.DOUBLE
+    helper = onnx.helper
+    double = onnx.TensorProto.DOUBLE
     ends = [helper.make_tensor_value_info(name, double, []) for name in ("x", "y")]
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "x"], ["y"])], "double", ends[:1], ends[1:]

@@ -11,7 +11,8 @@ def running_sum(path: Path, size: int) -> None:
     """Write a model that adds its input's sum to its state, and returns the state."""
     import onnx
 
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    float32 = onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(name, float32, shape)
         for name, shape in (

@@ -175,39 +175,51 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
+    def _first_byte(self, etag: str) -> int:
+        """Return the first byte of the requested range; 0 for a whole answer."""
+        requested = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if requested is None:
+            return 0
+        if self.headers.get("If-Range", etag) != etag:
+            return 0
+        return int(requested[1])
+
     def _send(self, content: bytes, headers: dict[str, str] | None = None) -> None:
         etag = f'"{hashlib.sha256(content).hexdigest()}"'
         path = unquote(urlsplit(self.path).path)
         fields = {"ETag": etag, **(headers or {}), **self.hub.headers.get(path, {})}
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        start = (
-            int(asked[1])
-            if asked and self.headers.get("If-Range", fields["ETag"]) == fields["ETag"]
-            else 0
-        )
+        start = self._first_byte(fields["ETag"])
         if start and start >= len(content):
-            return self._refuse(416, "", "")
-        self.send_response(206 if start else 200)
+            self._refuse(416, "", "")
+            return
         if start:
-            fields["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self.send_response(206)
+            last = len(content) - 1
+            fields["Content-Range"] = f"bytes {start}-{last}/{len(content)}"
+        else:
+            self.send_response(200)
         fields = {"Content-Length": str(len(content) - start), **fields}
         self.close_connection = not fields["Content-Length"]
         for name, value in fields.items():
             if value:
                 self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return None
-        cut = self.hub.cuts.pop(0) if self.hub.cuts else None
-        self.wfile.write(
-            content[start:] if cut is None else content[start : start + cut]
-        )
-        if cut is not None:
-            self.wfile.flush()
-            if self.hub.stall is not None:
-                self.hub.stall.wait(60)
-            self.close_connection = True
-        return None
+        if self.command != "HEAD":
+            self._send_body(content[start:])
+
+    def _send_body(self, body: bytes) -> None:
+        if not self.hub.cuts:
+            self.wfile.write(body)
+            return
+        cut = self.hub.cuts.pop(0)
+        if cut is None:
+            self.wfile.write(body)
+            return
+        self.wfile.write(body[:cut])
+        self.wfile.flush()
+        if self.hub.stall is not None:
+            self.hub.stall.wait(60)
+        self.close_connection = True
 
 
 def _blob(content: bytes) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def test_a_token_is_stored_as_its_hash(path):
         NOW,
         NOW + DAY,
     )
-    assert token not in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert token not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in path.parent.iterdir()] == ["token.apps.json"]
     revoke_token(path, "camera", NOW)
     assert read_tokens(path) == ()
@@ -93,10 +94,10 @@ def test_the_hash_makes_the_same_proofs(path):
 
 def test_a_token_is_valid_from_its_creation_until_it_expires(path, tokens, time):
     token = add_token(path, "camera", DAY, NOW)
-    assert found(tokens, token) == "camera" and [app.name for app in tokens.all()] == [
-        "camera"
-    ]
-    assert found(tokens, "x" * 86) is None and found(tokens, "") is None
+    assert found(tokens, token) == "camera"
+    assert [app.name for app in tokens.all()] == ["camera"]
+    assert found(tokens, "x" * 86) is None
+    assert found(tokens, "") is None
     time.wall = NOW - 1
     assert (
         found(AppTokens(path, lambda: time.wall, lambda: 0.0), token) is None
@@ -105,7 +106,8 @@ def test_a_token_is_valid_from_its_creation_until_it_expires(path, tokens, time)
     time.pass_by(DAY - 1)
     assert found(tokens, token) == "camera"
     time.pass_by(2)
-    assert found(tokens, token) is None and tokens.all() == ()
+    assert found(tokens, token) is None
+    assert tokens.all() == ()
 
 
 def test_no_clock_change_revives_a_token(path, tokens, time):
@@ -117,13 +119,12 @@ def test_no_clock_change_revives_a_token(path, tokens, time):
     assert found(tokens, token) == "camera"
     time.wall -= 10 * DAY
     time.monotonic += DAY
-    assert found(tokens, token) is None and not tokens.is_good(app)
+    assert found(tokens, token) is None
+    assert not tokens.is_good(app)
     time.wall = NOW
     assert found(tokens, token) is None
-    assert (
-        read_tokens(path) == ()
-        and found(AppTokens(path, lambda: NOW, lambda: 0.0), token) is None
-    )
+    assert read_tokens(path) == ()
+    assert found(AppTokens(path, lambda: NOW, lambda: 0.0), token) is None
 
 
 class Counted(type(Path())):  # type: ignore[misc]
@@ -142,16 +143,16 @@ def test_the_file_is_checked_once_a_second(path, time):
     for _ in range(100):
         assert found(tokens, token) == "camera"
     app = tokens.find(token.encode())
-    assert app is not None and tokens.is_good(app) and Counted.looks == 1
+    assert app is not None
+    assert tokens.is_good(app)
+    assert Counted.looks == 1
     revoke_token(path, "camera", NOW)
     again = add_token(path, "camera", DAY, NOW)  # another one of that name
     assert tokens.is_good(app)
     time.pass_by(app_tokens.LOOK_S)
-    assert (
-        not tokens.is_good(app)
-        and found(tokens, token) is None
-        and found(tokens, again) == "camera"
-    )
+    assert not tokens.is_good(app)
+    assert found(tokens, token) is None
+    assert found(tokens, again) == "camera"
     assert Counted.looks == 2
 
 
@@ -200,7 +201,8 @@ def test_damaged_files_grant_no_access(path, tokens, content):
     path.chmod(0o600)
     with pytest.raises(AppTokenError, match="contains no app tokens"):
         read_tokens(path)
-    assert tokens.all() == () and tokens.find(b"x") is None
+    assert tokens.all() == ()
+    assert tokens.find(b"x") is None
     with pytest.raises(AppTokenError):
         add_token(path, "a", DAY)
     assert path.read_bytes() == content
@@ -247,16 +249,13 @@ def test_the_command_creates_lists_and_revokes(tmp_path, capsys):
     assert "There are no tokens" in command(capsys, "--list", *where)
     token = command(capsys, "--new", "camera", "--expires", "12h", *where).strip()
     (kept,) = read_tokens(path_of(tmp_path / "token"))
-    assert kept.sha256 == token_digest(
-        token.encode()
-    ) and kept.expires - kept.created == pytest.approx(12 * 3600)
+    assert kept.sha256 == token_digest(token.encode())
+    assert kept.expires - kept.created == pytest.approx(12 * 3600)
     listed = command(capsys, "--list", *where)
-    assert (
-        "camera" in listed
-        and "good" in listed
-        and token not in listed
-        and kept.sha256 not in listed
-    )
+    assert "camera" in listed
+    assert "good" in listed
+    assert token not in listed
+    assert kept.sha256 not in listed
     (entry,) = json.loads(command(capsys, "--list", "--json", *where))
     assert set(entry) == {"name", "created", "expires"}
     assert "is revoked" in command(capsys, "--revoke", "camera", *where)
@@ -295,7 +294,8 @@ def test_an_apps_token_opens_the_server_until_it_is_revoked(new_server, transpor
         text=True,
     )
     token = new.stdout.strip()
-    assert new.returncode == 0 and token
+    assert new.returncode == 0
+    assert token
     with Client(address, token) as client, Client(address, server.token) as owner:
         while refused(
             client
@@ -315,7 +315,8 @@ def test_an_apps_token_opens_the_server_until_it_is_revoked(new_server, transpor
             assert server.process.poll() is None
         with Client(address, token) as another:
             assert refused(another)
-        assert owner.predict("petals", [1, 2, 3])["model"] == "petals" and owner.index()
+        assert owner.predict("petals", [1, 2, 3])["model"] == "petals"
+        assert owner.index()
     assert token not in server.log.read_text()
 
 

@@ -132,7 +132,8 @@ def test_benchmarks_ignore_proxies(
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
     assert not urllib.request.proxy_bypass("127.0.0.1")
     keep_to_loopback()
-    assert urllib.request.proxy_bypass("127.0.0.1") and os.environ["no_proxy"] == after
+    assert urllib.request.proxy_bypass("127.0.0.1")
+    assert os.environ["no_proxy"] == after
 
 
 def _stop(effort: Effort) -> list[Result]:
@@ -160,11 +161,9 @@ def test_results_before_ctrl_c_are_shown_and_stored(
         == 130
     )
     told = capsys.readouterr()
-    assert (
-        "stopped during B1" in told.err
-        and "0.50" in told.out
-        and "goals: 1 met, 0 missed" in told.out
-    )
+    assert "stopped during B1" in told.err
+    assert "0.50" in told.out
+    assert "goals: 1 met, 0 missed" in told.out
     assert [
         item["name"]
         for item in json.loads(output.read_text(encoding="utf-8"))["results"]
@@ -184,7 +183,8 @@ def test_an_impossible_measurement_is_not_a_failure(
         == 1
     )
     told = capsys.readouterr()
-    assert "not measured: ValueError: a fault" in told.out and "B1 (2 of 2)" in told.err
+    assert "not measured: ValueError: a fault" in told.out
+    assert "B1 (2 of 2)" in told.err
 
 
 PHONE = {0: 1800, 1: 1800, 2: 1800, 3: 1800, 4: 2400, 5: 2400, 6: 2400, 7: 3000}
@@ -232,7 +232,8 @@ import time:         5 |          5 | pocketservers
 
 def test_the_lowest_of_import_times_is_used(capsys: pytest.CaptureFixture[str]):
     first = imports.self_times(LOG)
-    assert first["encodings"] == 120 and len(first) == 5
+    assert first["encodings"] == 120
+    assert len(first) == 5
     found = imports.compare(
         "X1",
         imports.lowest([first, {"pocketserve": 60, "late": 4}]),
@@ -246,10 +247,8 @@ def test_the_lowest_of_import_times_is_used(capsys: pytest.CaptureFixture[str]):
     assert found.to_json()["ours"]["late"] == 4
     report.show([found])
     shown = capsys.readouterr().out
-    assert (
-        "0.2 ms for 6 modules, 0.1 ms of it for 3 of our own" in shown
-        and "the script's 0.1 ms for 1" in shown
-    )
+    assert "0.2 ms for 6 modules, 0.1 ms of it for 3 of our own" in shown
+    assert "the script's 0.1 ms for 1" in shown
     assert "0.06 ms  pocketserve\n" in shown
 
 
@@ -285,7 +284,8 @@ def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Pat
         done.stdout + done.stderr
     )
     modules = next(item for item in content["results"] if item["kind"] == "imports")
-    assert "pocketserve.server" in modules["ours"] and "numpy" in modules["floor"]
+    assert "pocketserve.server" in modules["ours"]
+    assert "numpy" in modules["floor"]
     assert not any(name.startswith("pocketserve") for name in modules["floor"])
     assert f"ms  {next(iter(modules['own']))}" in done.stdout
     assert {item["name"] for item in content["results"]} == {"H1", "S1", "C1"}
@@ -323,7 +323,8 @@ def test_a_commit_is_unpacked_once_under_its_hash(
         "server/a.py",
     ]
     (folder / "kept").touch()
-    assert revisions.unpacked("HEAD") == folder and (folder / "kept").exists()
+    assert revisions.unpacked("HEAD") == folder
+    assert (folder / "kept").exists()
     with pytest.raises(ValueError, match="git has no commit 'nowhere'"):
         revisions.unpacked("nowhere")
 
@@ -361,7 +362,8 @@ def test_missing_public_models_are_reported(
     monkeypatch.setenv("POCKETSERVE_TEST_ASSETS", str(tmp_path))
     for run in (camera.run, pictures.run_v2):
         (result,) = run(QUICK)
-        assert isinstance(result, Missing) and "there is no MobileNet" in result.why
+        assert isinstance(result, Missing)
+        assert "there is no MobileNet" in result.why
 
 
 @pytest.mark.live
@@ -406,7 +408,10 @@ def test_protobuf_fields_round_trip():
     assert fields(fields(fields(message)[5])[5])[8] == bytes(200)
 
 
-USUAL_WINDOW, USUAL_FRAME, NARROW, GRANT = 65_535, 16_384, 30_000, 20_000
+USUAL_WINDOW = 65_535
+USUAL_FRAME = 16_384
+NARROW = 30_000
+GRANT = 20_000
 
 
 class Http2Server(threading.Thread):
@@ -431,32 +436,38 @@ class Http2Server(threading.Thread):
         with connected, connected.makefile("rb") as incoming:
             assert incoming.read(len(PREFACE)) == PREFACE
             connected.sendall(frame(SETTINGS, 0, 0, settings))
-            message, room, own = bytearray(), USUAL_WINDOW, USUAL_WINDOW
+            message = bytearray()
+            room = USUAL_WINDOW
+            own = USUAL_WINDOW
             while head := incoming.read(9):
                 content = incoming.read(int.from_bytes(head[:3], "big"))
-                kind, flags, stream = head[3], head[4], head[5:9]
+                kind = head[3]
+                flags = head[4]
+                stream = int.from_bytes(head[5:9], "big")
                 self.acknowledged += kind in (PING, SETTINGS) and flags == 1
                 if kind != DATA:
                     continue
                 message += content
-                room, own = room - len(content), own - len(content)
+                room -= len(content)
+                own -= len(content)
                 self._check(len(content), room, own)
-                room, own = room + GRANT, own + GRANT
-                granted = [
-                    frame(WINDOW_UPDATE, 0, at, GRANT.to_bytes(4, "big"))
-                    for at in (0, int.from_bytes(stream, "big"))
-                ]
-                connected.sendall(b"".join((*granted, frame(PING, 0, 0, bytes(8)))))
+                room += GRANT
+                own += GRANT
+                connected.sendall(self._grants(stream))
                 if flags:
-                    answer = len(message).to_bytes(4, "big")
-                    block = frame(
-                        DATA, 0, int.from_bytes(stream, "big"), b"\0\0\0\0\4" + answer
-                    )
-                    connected.sendall(
-                        block + frame(HEADERS, 5, int.from_bytes(stream, "big"))
-                    )
+                    connected.sendall(self._answer(stream, len(message)))
                     message.clear()
                     own = NARROW
+
+    def _grants(self, stream: int) -> bytes:
+        grant = GRANT.to_bytes(4, "big")
+        for_connection = frame(WINDOW_UPDATE, 0, 0, grant)
+        for_stream = frame(WINDOW_UPDATE, 0, stream, grant)
+        return for_connection + for_stream + frame(PING, 0, 0, bytes(8))
+
+    def _answer(self, stream: int, length: int) -> bytes:
+        message = b"\0\0\0\0\4" + length.to_bytes(4, "big")
+        return frame(DATA, 0, stream, message) + frame(HEADERS, 5, stream)
 
     def _check(self, size: int, room: int, own: int) -> None:
         found = {
@@ -480,12 +491,14 @@ def test_grpc_messages_pass_small_windows(size: int):
             assert int.from_bytes(call.body(), "big") == size + 5
         call.close()
         server.join(120)
-    assert not server.is_alive() and server.acknowledged >= 3
+    assert not server.is_alive()
+    assert server.acknowledged >= 3
     assert server.broken == []
 
 
 def test_a_run_becomes_a_page_of_the_docs(tmp_path: Path):
-    source, target = tmp_path / "found.json", tmp_path / "page.md"
+    source = tmp_path / "found.json"
+    target = tmp_path / "page.md"
     line = growth("X1", "memory", "kB", "model", [1, 2, 4], [12.0, 14.0, 18.0])
     work = Comparison(
         "X1",

@@ -243,7 +243,9 @@ def test_values_out_of_range_are_refused(name: str, text: str) -> None:
 def test_defaults_apply_and_are_in_range() -> None:
     config = load_config({}, {})
     assert config == Config()
-    assert (config.host, config.http_port, config.auth) == ("127.0.0.1", 8470, True)
+    assert config.host == "127.0.0.1"
+    assert config.http_port == 8470
+    assert config.auth is True
     assert config.models_dir == embedded_models_dir()
     assert config.token_file == default_token_file()
     assert config.max_body_bytes == limits.MAX_BODY_BYTES
@@ -258,7 +260,9 @@ def test_a_flag_precedes_a_variable_and_a_variable_a_default() -> None:
         "HTTP_PORT": "9",
     }
     config = load_config({"http_port": "3", "threads": None}, environ)
-    assert (config.http_port, config.threads, config.queue_limit) == (3, 2, 64)
+    assert config.http_port == 3
+    assert config.threads == 2
+    assert config.queue_limit == 64
 
 
 @pytest.mark.parametrize(

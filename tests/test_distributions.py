@@ -100,7 +100,8 @@ def install(wheels: dict[str, Path], third_party: Path, tmp_path: Path):
     """Return a function that makes an environment: ``install(*names)``."""
 
     def make(*names: str) -> Installed:
-        folder, home = tmp_path / "environment", tmp_path / "home"
+        folder = tmp_path / "environment"
+        home = tmp_path / "home"
         venv.create(folder, with_pip=False, symlinks=True)
         home.mkdir()
         (site,) = folder.glob("lib/python3*/site-packages")
@@ -177,7 +178,8 @@ def test_the_server_alone_explains_how_to_install_the_lab(install) -> None:
         assert "pip install pocketserve-lab" in done.stderr
         assert "pip install ./lab" in done.stderr
     text = environment.command("--help").stdout
-    assert "serve" in text and "convert" not in text
+    assert "serve" in text
+    assert "convert" not in text
     completed = environment.command("completion", "bash", "pocketserve", "co")
     assert completed.stdout == "completion\n"
     assert (

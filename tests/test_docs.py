@@ -151,10 +151,8 @@ def site_pages() -> list[Path]:
 def test_links_of_the_site_lead_to_files() -> None:
     """Sphinx finds such faults, too, but is not installed for these tests."""
     pages = site_pages()
-    assert (
-        ROOT / "docs" / "README.md" in pages
-        and ROOT / "models" / "digits" / "README.md" in pages
-    )
+    assert ROOT / "docs" / "README.md" in pages
+    assert ROOT / "models" / "digits" / "README.md" in pages
     dead = []
     for page in pages:
         text = re.sub(
@@ -274,12 +272,10 @@ def test_every_route_is_mentioned(pattern: str) -> None:
 
 def test_patterns_match_documented_paths_only() -> None:
     path = _path_pattern("/v2/models/NAME[/versions/V]/infer")
-    assert path.fullmatch("/v2/models/{model}/infer") and path.fullmatch(
-        "/v2/models/{model}/versions/{version}/infer"
-    )
-    assert not path.fullmatch("/v2/models/infer") and not path.fullmatch(
-        "/v2/models/{model}/infers"
-    )
+    assert path.fullmatch("/v2/models/{model}/infer")
+    assert path.fullmatch("/v2/models/{model}/versions/{version}/infer")
+    assert not path.fullmatch("/v2/models/infer")
+    assert not path.fullmatch("/v2/models/{model}/infers")
 
 
 def anchors(document: Path) -> set[str]:

@@ -109,7 +109,8 @@ def rows_of(name: str) -> Array:
     """
     path = MODELS / "recipes" / "datasets.py"
     spec = importlib.util.spec_from_file_location("recipe_datasets", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     datasets = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(datasets)
     _, _, x, y = getattr(datasets, f"{name}_split")()
@@ -129,11 +130,9 @@ def ask(service: Service, name: str, version: str, values: Array) -> Array:
         service, name, version, InferRequest(inputs=[to_tensor(takes["name"], values)])
     )
     (output,) = response.outputs
-    assert (response.model_version, output.name, output.datatype) == (
-        version,
-        gives["name"],
-        "FP32",
-    )
+    assert response.model_version == version
+    assert output.name == gives["name"]
+    assert output.datatype == "FP32"
     return to_array(output)
 
 
@@ -195,11 +194,9 @@ def test_the_metadata_has_the_names_and_sizes_of_the_manifest(
     ):
         (spec,) = bound.specs
         (wanted,) = declared
-        assert (spec.name, spec.datatype, list(spec.shape)) == (
-            wanted["name"],
-            wanted["datatype"],
-            wanted["shape"],
-        )
+        assert spec.name == wanted["name"]
+        assert spec.datatype == wanted["datatype"]
+        assert list(spec.shape) == wanted["shape"]
 
 
 @pytest.mark.parametrize(("name", "version"), every_version("executorch"))

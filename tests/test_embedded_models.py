@@ -92,7 +92,8 @@ def held_out() -> dict[str, tuple[Array, Array]]:
     """Return inputs and truths that no recipe trained on, by model."""
     path = MODELS / "recipes" / "datasets.py"
     spec = importlib.util.spec_from_file_location("recipe_datasets", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     datasets: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(datasets)
     return {name: getattr(datasets, f"{name}_split")()[2:] for name in NAMES}
@@ -102,10 +103,8 @@ def query(service: Service, name: str, version: str, values: Array) -> Array:
     (declared,) = MANIFESTS[name]["inputs"]
     request = InferRequest(inputs=[to_tensor(declared["name"], values)])
     (output,) = infer(service, name, version, request, row_by_row=True).outputs
-    assert (output.name, output.datatype) == (
-        MANIFESTS[name]["outputs"][0]["name"],
-        "FP32",
-    )
+    assert output.name == MANIFESTS[name]["outputs"][0]["name"]
+    assert output.datatype == "FP32"
     return to_array(output)
 
 
@@ -191,10 +190,8 @@ def test_all_together_are_small() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_version_is_documented(name: str) -> None:
     """Manifest and card have the same versions, data and license."""
-    manifest, card = (
-        MANIFESTS[name],
-        (MODELS / name / "README.md").read_text(encoding="utf-8"),
-    )
+    manifest = MANIFESTS[name]
+    card = (MODELS / name / "README.md").read_text(encoding="utf-8")
     assert manifest["license"] in card
     for version, table in manifest["versions"].items():
         assert (MODELS / name / table["file"]).exists()

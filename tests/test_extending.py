@@ -131,10 +131,8 @@ def test_a_damaged_file_of_a_format_is_explained(
     (extended / "my-models" / "broken.npz").write_bytes(b"no archive")
     assert server.call("POST", "/v2/repository/index").status_code == 200
     answer = server.call("POST", "/predictions/broken", data=b"[[1, 2]]")
-    assert (
-        answer.status_code == 503
-        and "holds no arrays named weights and bias" in answer.json()["error"]
-    )
+    assert answer.status_code == 503
+    assert "holds no arrays named weights and bias" in answer.json()["error"]
     (extended / "my-models" / "broken.npz").unlink()
 
 
@@ -148,7 +146,8 @@ def test_a_task_answers_and_is_described(
     assert low["predictions"] == [{"label": "low", "value": 3.5}]
     assert high["predictions"] == [{"label": "high", "value": 9.5}]
     printed = pocketserve(environment, "inspect", str(extended / "my-models" / "alarm"))
-    assert "limit-alarm" in printed and "high above 4, else low" in printed
+    assert "limit-alarm" in printed
+    assert "high above 4, else low" in printed
     card = server.call("GET", "/v2/models/alarm").json()["card"]
     assert card["accepts"] == ["tensors"]
 

@@ -25,7 +25,9 @@ def test_a_folder_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
         locked(folder, 0) as second,
         locked(tmp_path, 0) as other,
     ):
-        assert (first, second, other) == (True, False, True)
+        assert first is True
+        assert second is False
+        assert other is True
     with locked(folder, 0) as third:
         assert third
     assert list(folder.iterdir()) == []

@@ -521,61 +521,64 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+UNWANTED_MODULES = [
+    (
+        "import pocketserve_wire.oip",
+        {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"},
+    ),
+    ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
+    (
+        "import pocketserve.server",
+        {
+            *LATE,
+            "requests",
+            "flask",
+            "werkzeug",
+            "platformdirs",
+            "numpy.typing",
+            *LAB,
+        }
+        | SLOW
+        | SOCKET,
+    ),
+    (
+        "import pocketserve.cli as c; c.command_parser([])",
+        {*LATE, "numpy", "requests", "flask", "waitress"},
+    ),
+    (
+        "import pocketserve.cli as c; c.command_parser(['serve'])",
+        {
+            *LATE,
+            *LAB,
+            "importlib.metadata",
+            "numpy",
+            "requests",
+            "flask",
+            "waitress",
+        },
+    ),
+    (
+        "import pocketserve.config as c; c.load_config({}, {})",
+        {"platformdirs", "tempfile", "numpy"},
+    ),
+    (
+        "import pocketserve.transports.socket.connection",
+        {*LATE, "requests", "flask", "werkzeug", "waitress"},
+    ),
+    (
+        "import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]",
+        LATE,
+    ),
+    (
+        "import pocketserve_client",
+        {*LATE, "requests", "flask", "waitress", "pocketserve"},
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
-    [
-        (
-            "import pocketserve_wire.oip",
-            {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"},
-        ),
-        ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
-        (
-            "import pocketserve.server",
-            {
-                *LATE,
-                "requests",
-                "flask",
-                "werkzeug",
-                "platformdirs",
-                "numpy.typing",
-                *LAB,
-            }
-            | SLOW
-            | SOCKET,
-        ),
-        (
-            "import pocketserve.cli as c; c.command_parser([])",
-            {*LATE, "numpy", "requests", "flask", "waitress"},
-        ),
-        (
-            "import pocketserve.cli as c; c.command_parser(['serve'])",
-            {
-                *LATE,
-                *LAB,
-                "importlib.metadata",
-                "numpy",
-                "requests",
-                "flask",
-                "waitress",
-            },
-        ),
-        (
-            "import pocketserve.config as c; c.load_config({}, {})",
-            {"platformdirs", "tempfile", "numpy"},
-        ),
-        (
-            "import pocketserve.transports.socket.connection",
-            {*LATE, "requests", "flask", "werkzeug", "waitress"},
-        ),
-        (
-            "import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]",
-            LATE,
-        ),
-        (
-            "import pocketserve_client",
-            {*LATE, "requests", "flask", "waitress", "pocketserve"},
-        ),
-    ],
+    UNWANTED_MODULES,
     ids=[
         "wire",
         "pocketserve",

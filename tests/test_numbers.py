@@ -35,8 +35,10 @@ VERSIONS = [
     pytest.param("onnx", marks=pytest.mark.onnx),
     pytest.param("torch", marks=pytest.mark.torch),
 ]
-PAGES, SEED = 30, 7
-MAX_BYTES, MAX_SAMPLE_BYTES = 3_000_000, 60_000
+PAGES = 30
+SEED = 7
+MAX_BYTES = 3_000_000
+MAX_SAMPLE_BYTES = 60_000
 TOLERANCE = 0.1
 """Thirty pages instead of 300, and of the held-out fonts only the one inside Pillow."""
 

@@ -52,7 +52,8 @@ def test_the_image_is_complete_and_runs_without_root() -> None:
     (extras,) = re.findall(r"\[([a-z,]+)\]\"", CONTAINER)
     assert set(extras.split(",")) <= set(project()["optional-dependencies"])
     (user,) = re.findall(r"^USER (.*)$", CONTAINER, re.MULTILINE)
-    assert f"--uid {user} " in CONTAINER and int(user) > 0
+    assert f"--uid {user} " in CONTAINER
+    assert int(user) > 0
     let_in = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -84,7 +85,8 @@ def test_the_health_check_needs_a_server(new_server: StartServer) -> None:
     )
     (words,) = re.findall(r"^    CMD (\[.*\])$", CONTAINER, re.MULTILINE)
     program, option, code = json.loads(words)
-    assert (program, option) == ("python", "-c") and "8470" in code
+    assert (program, option) == ("python", "-c")
+    assert "8470" in code
     command = [sys.executable, option, code.replace("8470", str(server.port))]
     assert subprocess.run(command, timeout=120).returncode == 0
     server.stop()
@@ -118,4 +120,5 @@ def test_the_termux_recipe_agrees_with_the_project() -> None:
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
     )
-    assert missing.returncode != 0 and b"https address" in missing.stderr
+    assert missing.returncode != 0
+    assert b"https address" in missing.stderr

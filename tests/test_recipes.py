@@ -60,7 +60,8 @@ class Reader:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """Start the server; the clone's files are links, so that nothing is written there."""
-    folder, state = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("server")
+    folder = tmp_path_factory.mktemp("clone")
+    state = tmp_path_factory.mktemp("server")
     for name in ("models", "tests"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "mymodels").mkdir()

@@ -20,7 +20,8 @@ def tool() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "release_tool", ROOT / "tools" / "release.py"
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -121,7 +122,8 @@ def test_a_release_pins_its_own_version(tool: ModuleType, tmp_path: Path) -> Non
 
 def test_differences_of_builds_are_found(tool: ModuleType, tmp_path: Path) -> None:
     """A byte of equal length differs, and a file is missing from one build."""
-    first, second = tmp_path / "1", tmp_path / "2"
+    first = tmp_path / "1"
+    second = tmp_path / "2"
     for folder in (first, second):
         folder.mkdir()
         (folder / "same").write_bytes(b"same")
@@ -154,6 +156,5 @@ def test_checksums_can_be_checked(tool: ModuleType, tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    assert tool.requirements("flask")[
-        0
-    ] == "blinker" and "werkzeug" in tool.requirements("flask")
+    assert tool.requirements("flask")[0] == "blinker"
+    assert "werkzeug" in tool.requirements("flask")

@@ -38,17 +38,20 @@ def test_a_clean_end_leaves_nothing(tmp_path):
     marker = RunLock(tmp_path, (1, 2))
     (run,) = running_servers(tmp_path)
     assert (run.pid, run.ports) == (os.getpid(), (1, 2))
-    assert killed(tmp_path) is None and notice_killed(tmp_path) is None
+    assert killed(tmp_path) is None
+    assert notice_killed(tmp_path) is None
     marker.close()
     marker.close()
-    assert running_servers(tmp_path) == [] and killed(tmp_path) is None
+    assert running_servers(tmp_path) == []
+    assert killed(tmp_path) is None
 
 
 def test_a_killed_run_is_reported_once_and_remembered(tmp_path):
     pid = start_and_die(tmp_path)
     assert running_servers(tmp_path) == []
     found = killed(tmp_path)
-    assert found is not None and found.pid == pid
+    assert found is not None
+    assert found.pid == pid
     assert notice_killed(tmp_path) == found
     assert notice_killed(tmp_path) is None
     assert killed(tmp_path) == found
@@ -58,14 +61,16 @@ def test_a_running_server_with_the_same_folder_is_left_alone(tmp_path):
     marker = RunLock(tmp_path, ())
     dead = start_and_die(tmp_path)
     noticed = notice_killed(tmp_path)
-    assert noticed is not None and noticed.pid == dead
+    assert noticed is not None
+    assert noticed.pid == dead
     assert [run.pid for run in running_servers(tmp_path)] == [os.getpid()]
     marker.close()
 
 
 def test_concurrent_checks_do_not_mistake_each_other_for_the_server(tmp_path):
     """The doctor's checks try the lock for a moment."""
-    tried, release = threading.Event(), threading.Event()
+    tried = threading.Event()
+    release = threading.Event()
     flock = fcntl.flock
 
     def slow_flock(descriptor: int, operation: int) -> None:
@@ -81,7 +86,9 @@ def test_concurrent_checks_do_not_mistake_each_other_for_the_server(tmp_path):
             assert tried.wait(120)
         second = killed(tmp_path)
         release.set()
-        assert second is not None and second.pid == dead and first.result(120) == second
+        assert second is not None
+        assert second.pid == dead
+        assert first.result(120) == second
 
 
 @pytest.mark.parametrize(
@@ -91,11 +98,9 @@ def test_damaged_files_are_ignored(tmp_path, content):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "7.json").write_text(content)
     (tmp_path / "last-killed.json").write_text(content)
-    assert (
-        killed(tmp_path) is None
-        and running_servers(tmp_path) == []
-        and notice_killed(tmp_path) is None
-    )
+    assert killed(tmp_path) is None
+    assert running_servers(tmp_path) == []
+    assert notice_killed(tmp_path) is None
 
 
 def test_a_read_only_folder_is_not_an_error(tmp_path):
@@ -136,7 +141,8 @@ def test_a_server_reports_its_killed_predecessor(new_server, tmp_path):
     own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     first = new_server(MODELS, environment=own)
     (run,) = running_servers(tmp_path / "state")
-    assert run.pid == first.process.pid and first.port in run.ports
+    assert run.pid == first.process.pid
+    assert first.port in run.ports
     first.process.kill()
     first.process.wait(120)
     second = new_server(MODELS, environment=own)

@@ -34,7 +34,8 @@ def test_a_new_token_is_private(tmp_path: Path) -> None:
     """It is random, and its file and folders belong to its owner only."""
     path = tmp_path / "state" / "pocketserve" / "token"
     token = ensure_token(path)
-    assert len(token) == 43 and path.read_text() == f"{token}\n"
+    assert len(token) == 43
+    assert path.read_text() == f"{token}\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert ensure_token(tmp_path / "other") != token
@@ -42,7 +43,8 @@ def test_a_new_token_is_private(tmp_path: Path) -> None:
 
 def test_a_new_token_ignores_a_careless_umask(tmp_path: Path) -> None:
     """Its folders do, too: a user who can write to one could replace the token."""
-    path, before = tmp_path / ".local" / "state" / "pocketserve" / "token", os.umask(0)
+    path = tmp_path / ".local" / "state" / "pocketserve" / "token"
+    before = os.umask(0)
     try:
         ensure_token(path)
     finally:
@@ -363,7 +365,8 @@ def test_any_other_host_is_refused(host: str) -> None:
     )
     is_loopback = re.fullmatch(r"127(\.\d{1,3}){3}", name) is not None
     is_ours = name.lower() in NAMES_OF_THIS_MACHINE or is_loopback or is_fresh
-    assert is_ours and host.isascii()
+    assert is_ours
+    assert host.isascii()
 
 
 def test_the_host_is_checked_before_the_origin() -> None:
@@ -457,9 +460,7 @@ def test_a_full_disk_leaves_no_empty_token_file(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert (
-        done.returncode == 1
-        and "cannot be made: File too large; make room on the device" in done.stderr
-    )
+    assert done.returncode == 1
+    assert "cannot be made: File too large; make room on the device" in done.stderr
     assert not path.exists()
     assert ensure_token(path) == read_token(path)

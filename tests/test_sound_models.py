@@ -85,7 +85,9 @@ def test_a_sound_gets_the_right_label(server: Server, case: str) -> None:
     answer = server.call("POST", "/predictions/tones", data=body)
     assert answer.status_code == 200, answer.text
     found = answer.json()["predictions"]
-    assert found[0]["label"] == label and found[0]["score"] > 0.5 and len(found) == 5
+    assert found[0]["label"] == label
+    assert found[0]["score"] > 0.5
+    assert len(found) == 5
     with server.connect() as framed:
         assert (
             json.loads(framed.call("POST /predictions/tones", body).body)["predictions"]
@@ -101,7 +103,8 @@ def test_invalid_sounds_are_refused_in_one_sentence(server: Server, case: str) -
     assert (answer.status_code, answer.json()["code"]) == (
         400,
         "INVALID_INPUT",
-    ) and text in answer.json()["error"]
+    )
+    assert text in answer.json()["error"]
     with server.connect() as framed:
         assert (
             json.loads(framed.call("POST /predictions/tones", body).body)
@@ -131,7 +134,8 @@ def test_every_client_gets_the_same_answer(server: Server, tmp_path: Path) -> No
     raw = server.call(
         "POST", "/predictions/tones?format=pcm16&rate=16000", data=body[44:]
     ).json()
-    assert raw["predictions"] == wanted and wanted[0]["label"] == label
+    assert raw["predictions"] == wanted
+    assert wanted[0]["label"] == label
     path = tmp_path / "rising.wav"
     path.write_bytes(body)
     for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):

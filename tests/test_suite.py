@@ -40,7 +40,8 @@ def test_kinds_leave_out_existing_marks() -> None:
             folders = [folder for folder in TEST_FOLDERS if (folder / place).exists()]
             assert len(folders) == 1, (name, place)
     for name in ("dev", "quick", "core"):
-        assert KINDS[name].without == BIG and not KINDS[name].had
+        assert KINDS[name].without == BIG
+        assert not KINDS[name].had
     assert not BIG & set(HOW)
 
 
@@ -49,7 +50,8 @@ def test_the_makefile_names_kinds() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     kinds = re.findall(r"tools/run_tests\.py ([\w-]+)", makefile)
     assert sorted(kinds) == sorted(KINDS.keys() - {"dev", "soak", "newest", "arm64"})
-    assert "-m pytest" not in makefile and "not (" not in makefile
+    assert "-m pytest" not in makefile
+    assert "not (" not in makefile
     for tool in ("soak", "newest_python", "arm64"):
         assert "run_tests" in (ROOT / "tools" / f"{tool}.py").read_text("utf-8"), tool
 
@@ -134,12 +136,10 @@ def test_quick_and_core_share_the_tests_of_one_environment() -> None:
 
 
 def test_targets_of_one_area_run_only_its_tests() -> None:
-    assert not _left_out(item("docs", "test_docs.py", set())) and _left_out(
-        item("docs", "http/test_http.py", set())
-    )
-    assert not _left_out(item("lab", "compare/test_judge.py", set())) and _left_out(
-        item("lab", "test_docs.py", set())
-    )
+    assert not _left_out(item("docs", "test_docs.py", set()))
+    assert _left_out(item("docs", "http/test_http.py", set()))
+    assert not _left_out(item("lab", "compare/test_judge.py", set()))
+    assert _left_out(item("lab", "test_docs.py", set()))
 
 
 def item(kind: str, place: str, marks: set[str]) -> Any:
@@ -185,7 +185,8 @@ def test_deselected_tests_are_reported_by_mark(tmp_path: Path) -> None:
         assert "1 passed, 1 skipped, 1 deselected" in said
     assert [code for code, _ in done.values()] == [0, TESTS_MISSING]
     code, said = run_suite(tmp_path)
-    assert code == 0 and "2 passed, 2 skipped" in said
+    assert code == 0
+    assert "2 passed, 2 skipped" in said
 
 
 def run_suite(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -291,7 +292,9 @@ def suite(tmp_path: Path) -> Suite:
     return Suite(tmp_path)
 
 
-PASS, FAIL, SKIP = "pass", "raise ValueError('by chance')", "pytest.skip('not here')"
+PASS = "pass"
+FAIL = "raise ValueError('by chance')"
+SKIP = "pytest.skip('not here')"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +311,8 @@ def test_a_test_that_passes_in_its_second_run_is_listed(
     code, output = suite.run(*processes)
     assert code == 0, output
     assert output.endswith(f"\n{FLAKY_HEADING}\n  test_flaky.py::test_flaky\n")
-    assert (suite.runs("good"), suite.runs("flaky")) == (1, 2)
+    assert suite.runs("good") == 1
+    assert suite.runs("flaky") == 2
     assert suite.flaky_list.read_text() == "quick: test_flaky.py::test_flaky\n"
 
 
@@ -325,14 +329,16 @@ def test_a_test_that_fails_twice_fails_the_run(suite: Suite) -> None:
 def test_nothing_runs_again_without_failures(suite: Suite) -> None:
     suite.add("good", PASS)
     code, output = suite.run()
-    assert (code, suite.runs("good")) == (0, 1) and FLAKY_HEADING not in output
+    assert (code, suite.runs("good")) == (0, 1)
+    assert FLAKY_HEADING not in output
     assert not suite.flaky_list.exists()
 
 
 def test_a_skip_in_the_second_run_is_not_a_pass(suite: Suite) -> None:
     suite.add("skipped", FAIL, SKIP)
     code, output = suite.run()
-    assert code != 0 and FLAKY_HEADING not in output
+    assert code != 0
+    assert FLAKY_HEADING not in output
 
 
 def test_errors_of_fixtures_are_failures(suite: Suite) -> None:
@@ -359,7 +365,8 @@ def test_a_file_that_cannot_be_collected_fails_the_run(
     suite.add("flaky", FAIL, PASS)
     suite.add_source("broken", "import no_such_module\n")
     code, output = suite.run(*processes)
-    assert code != 0 and FLAKY_HEADING not in output
+    assert code != 0
+    assert FLAKY_HEADING not in output
 
 
 def test_a_run_without_tests_fails(suite: Suite) -> None:
@@ -374,7 +381,8 @@ def test_a_run_that_stopped_at_its_first_failure_is_not_repeated(suite: Suite) -
     suite.add("good", PASS)
     code, output = suite.run("-x")
     assert code == TESTS_MISSING, output
-    assert (suite.runs("a_flaky"), suite.runs("good")) == (1, 0)
+    assert suite.runs("a_flaky") == 1
+    assert suite.runs("good") == 0
 
 
 def test_a_forbidden_skip_is_not_repeated(suite: Suite) -> None:
@@ -387,12 +395,14 @@ def test_a_forbidden_skip_is_not_repeated(suite: Suite) -> None:
 def test_an_internal_error_fails_the_run(suite: Suite) -> None:
     suite.add("flaky", FAIL, PASS)
     code, _ = suite.run("-p", "no_such_plugin")
-    assert code not in (0, 1) and suite.runs("flaky") == 0
+    assert code not in (0, 1)
+    assert suite.runs("flaky") == 0
 
 
 def test_the_script_explains_its_usage() -> None:
     code, output = run_command(sys.executable, str(ROOT / "tools/run_tests.py"))
-    assert code == 2 and "run_tests.py KIND" in output
+    assert code == 2
+    assert "run_tests.py KIND" in output
 
 
 # Scheduling

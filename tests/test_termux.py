@@ -349,7 +349,8 @@ def test_every_command_of_the_page_works(termux: Termux) -> None:
 
 def test_a_clone_from_one_file_needs_no_network(tmp_path: Path) -> None:
     """It has the branch and all files."""
-    source, downloads = tmp_path / "source", tmp_path / "storage" / "downloads"
+    source = tmp_path / "source"
+    downloads = tmp_path / "storage" / "downloads"
     source.mkdir()
     downloads.mkdir(parents=True)
     (source / "install-termux.sh").write_text("echo\n")
@@ -382,12 +383,12 @@ def test_a_clone_from_one_file_needs_no_network(tmp_path: Path) -> None:
 
 def _check_autostart(termux: Termux, clone: Path) -> None:
     """Check that boot script and service serve the settings file's models."""
-    boot, service = (
-        termux.home / ".termux/boot/pocketserve",
-        termux.prefix / "var/service/pocketserve",
-    )
-    assert os.access(boot, os.X_OK) and os.access(service / "run", os.X_OK)
-    assert os.access(service / "log/run", os.X_OK) and not (service / "down").exists()
+    boot = termux.home / ".termux/boot/pocketserve"
+    service = termux.prefix / "var/service/pocketserve"
+    assert os.access(boot, os.X_OK)
+    assert os.access(service / "run", os.X_OK)
+    assert os.access(service / "log/run", os.X_OK)
+    assert not (service / "down").exists()
     before = termux.calls.count("termux-wake-lock ")
     with termux.server(f"sh {service}/run"):
         assert reads_the_seven(termux.run(ASK, clone))
@@ -413,7 +414,8 @@ def test_the_linux_distributions_commands_work(termux: Termux, tmp_path: Path) -
     for name in ("PREFIX", "TERMUX_VERSION"):
         termux.variables[name] = ""
     printed = termux.run(code)
-    assert reads_the_seven(printed) and "Python 3" in printed
+    assert reads_the_seven(printed)
+    assert "Python 3" in printed
 
 
 def test_every_block_of_the_page_is_tested() -> None:
@@ -432,7 +434,8 @@ def test_every_block_of_the_page_is_tested() -> None:
 def test_the_installer_names_termux_shell_and_is_well_formed() -> None:
     """Commands that apps start may lack termux-exec, so scripts can't use /bin or env."""
     text = INSTALLER.read_text(encoding="utf-8")
-    assert text.startswith(SHEBANG) and os.access(INSTALLER, os.X_OK)
+    assert text.startswith(SHEBANG)
+    assert os.access(INSTALLER, os.X_OK)
     subprocess.run(["sh", "-n", str(INSTALLER)], check=True, timeout=60)
     if checker := shutil.which("shellcheck"):
         subprocess.run([checker, "--shell=sh", str(INSTALLER)], check=True, timeout=60)
@@ -453,7 +456,8 @@ def test_the_installer_refuses_with_a_sentence(variables, words, code, said) -> 
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == code and said in done.stderr
+    assert done.returncode == code
+    assert said in done.stderr
 
 
 def test_samples_are_where_the_page_expects_them() -> None:

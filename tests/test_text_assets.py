@@ -200,7 +200,8 @@ def test_a_sound_gets_its_classes(ask: Any, assets: Path, tolerance: float) -> N
     answer = ask("yamnet", body, "?pool=none&top_k=521")
     assert answer["task"] == "audio-classification"
     first = [one for one in answer["predictions"] if one["start"] == 0]
-    assert len(first) == 521 and first[0]["end"] == 0.975
+    assert len(first) == 521
+    assert first[0]["end"] == 0.975
     close(first, wanted, tolerance)
     assert ask("yamnet", body, "?top_k=1")["predictions"][0]["label"] == "Speech"
 
@@ -302,6 +303,41 @@ def test_odd_sounds_are_answered_or_refused(
 # Every road
 
 
+def check_client(server: Any, model: str, path: Path, wanted: Any) -> None:
+    """Check the Python client's answers to each form of the input."""
+    with Client(server.url, server.token) as client:
+        forms: list[Any] = [path.read_bytes()]
+        if path.suffix == ".txt":
+            forms += [path.read_text(), {"text": path.read_text()}]
+        for form in forms:
+            assert client.predict(model, form)["predictions"] == wanted
+        raw = {"raw": np.array([path.read_bytes()], dtype=object)}
+        content = client.infer(model, raw, parameters={"task": True})["answer"][0]
+        assert json.loads(content)["predictions"] == wanted
+
+
+def check_command(server: Any, model: str, words: str, wanted: Any) -> None:
+    """Check the command's answer to a path or a text."""
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
+    command = [sys.executable, "-m", "pocketserve", "predict", model, "--json", words]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout)["predictions"] == wanted
+
+
+def check_curl(server: Any, model: str, path: Path, wanted: Any) -> None:
+    """Check curl's answer to an upload."""
+    command = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}"]
+    command += ["-T", str(path), f"{server.url}/predictions/{model}"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    assert json.loads(done.stdout)["predictions"] == wanted
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
@@ -320,51 +356,11 @@ def test_every_client_gets_the_same_answer(
         path.write_text("What a waste of my time.", encoding="utf-8")
     wanted = ask(model, path.read_bytes())["predictions"]
     server = servers(model)
-    with Client(server.url, server.token) as client:
-        assert client.predict(model, path.read_bytes())["predictions"] == wanted
-        raw = {"raw": np.array([path.read_bytes()], dtype=object)}
-        content = client.infer(model, raw, parameters={"task": True})["answer"][0]
-        assert json.loads(content)["predictions"] == wanted
-        if name.endswith(".txt"):
-            assert client.predict(model, path.read_text())["predictions"] == wanted
-            assert (
-                client.predict(model, {"text": path.read_text()})["predictions"]
-                == wanted
-            )
-    environment = {
-        **os.environ,
-        "POCKETSERVE_URL": server.url,
-        "POCKETSERVE_TOKEN": server.token or "",
-    }
-    command = [sys.executable, "-m", "pocketserve", "predict", model, "--json"]
-    for words in (
-        [str(path)],
-        [path.read_text()] if name.endswith(".txt") else [str(path)],
-    ):
-        done = subprocess.run(
-            [*command, *words],
-            env=environment,
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-        assert json.loads(done.stdout)["predictions"] == wanted
-    curl = [
-        "curl",
-        "-q",
-        "-sS",
-        "-H",
-        f"Authorization: Bearer {server.token}",
-        "-T",
-        str(path),
-    ]
-    done = subprocess.run(
-        [*curl, f"{server.url}/predictions/{model}"],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert json.loads(done.stdout)["predictions"] == wanted
+    check_client(server, model, path, wanted)
+    check_command(server, model, str(path), wanted)
+    if name.endswith(".txt"):
+        check_command(server, model, path.read_text(), wanted)
+    check_curl(server, model, path, wanted)
 
 
 SENTENCES = {

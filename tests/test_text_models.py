@@ -84,9 +84,8 @@ def test_an_answer_in_a_long_context_is_found(ask: Any) -> None:
         {"question": "what does tina like?", "context": before + "tina likes cheese."},
         "?top_k=1",
     )
-    assert best[0]["answer"] == "cheese" and best[0]["start"] == len(before) + len(
-        "tina likes "
-    )
+    assert best[0]["answer"] == "cheese"
+    assert best[0]["start"] == len(before) + len("tina likes ")
 
 
 def test_similar_phrases_have_near_vectors(ask: Any) -> None:
@@ -103,7 +102,8 @@ def test_similar_phrases_have_near_vectors(ask: Any) -> None:
         "call my mother",
     ]
     near = ask("phrases", {"query": "could you turn on the lamp", "texts": texts})
-    assert near[0]["index"] == 1 and near[0]["score"] > 0.8 > near[1]["score"]
+    assert near[0]["index"] == 1
+    assert near[0]["score"] > 0.8 > near[1]["score"]
 
 
 def test_books_are_recommended_by_taste(ask: Any) -> None:
@@ -111,7 +111,8 @@ def test_books_are_recommended_by_taste(ask: Any) -> None:
     taken = ["Wild Herbs", "Growing Roses", "Urban Herbs"]
     found = ask("shelf", taken)
     titles = [entry["label"] for entry in found]
-    assert len(titles) == len(set(titles)) == 10 and not set(titles) & set(taken)
+    assert len(titles) == len(set(titles)) == 10
+    assert not set(titles) & set(taken)
     assert all("Roses" in title or "Herbs" in title for title in titles[:5])
     by_number = ask("shelf", {"items": [entry["index"] for entry in found[:2]]})
     assert not {entry["index"] for entry in by_number} & {

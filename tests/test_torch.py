@@ -96,7 +96,8 @@ def refused(opened: Open, code: str, text: str, **options: Any) -> None:
         opened(code, **options)
     message = str(caught.value)
     assert text in message
-    assert "\n" not in message and len(message) < 700
+    assert "\n" not in message
+    assert len(message) < 700
 
 
 def returning(expression: str) -> str:
@@ -121,9 +122,8 @@ def test_embedded_models_answer_like_their_conversions(
     values = np.random.default_rng(5).random(shape, np.float32)
     with Client(server.url, server.token) as client:
         metadata = client.model_metadata(model, "torch")
-        assert metadata["platform"] == "pytorch_eager" and metadata["parameters"][
-            "runtime"
-        ].startswith("torch ")
+        assert metadata["platform"] == "pytorch_eager"
+        assert metadata["parameters"]["runtime"].startswith("torch ")
         (eager,) = client.infer(model, {name: values}, version="torch").values()
         (converted,) = client.infer(model, {name: values}, version="tflite").values()
     assert eager.dtype == converted.dtype == np.float32
@@ -149,7 +149,8 @@ def test_a_hostile_weights_file_fails_that_version_only(
             client.infer(
                 "diabetes", {"features": np.zeros((1, 10), np.float32)}, version="torch"
             )
-        assert (caught.value.status, caught.value.code) == (503, "MODEL_FAILED")
+        assert caught.value.status == 503
+        assert caught.value.code == "MODEL_FAILED"
         assert client.infer("diabetes", {"features": np.zeros((1, 10), np.float32)})
     assert not witness.exists()
 
@@ -239,7 +240,8 @@ class Hostile:
 def test_pickled_code_is_not_run(
     opened: Open, tmp_path: Path, torch: ModuleType, kind: str
 ) -> None:
-    witness, weights = tmp_path / "witness", tmp_path / "weights.pt"
+    witness = tmp_path / "witness"
+    weights = tmp_path / "weights.pt"
     hostile = {"weight": Hostile(witness)}
     if kind == "torch":
         torch.save(hostile, weights)
@@ -415,8 +417,42 @@ def test_free_sizes_may_have_to_exceed_a_window(opened: Open):
     )
 
 
-def test_each_mistake_has_its_sentence(
-    opened: Open, tmp_path: Path, torch: ModuleType
+def test_mistakes_in_the_code_are_named(opened: Open) -> None:
+    missing = "model.py has no function 'build'"
+    failed = "model.py failed when it was run"
+    refused(opened, "x = 1", f"{missing} that builds the module")
+    refused(opened, "build = 1", missing)
+    refused(opened, LINEAR, "model.py has no function 3", function=3)
+    refused(opened, "1 / 0", f"{failed}: ZeroDivisionError: division by zero")
+    refused(opened, "import nowhere", "No module named 'nowhere'")
+    refused(opened, "def build(:", f"{failed}: SyntaxError")
+    refused(opened, "raise SystemExit(3)", f"{failed}: SystemExit: 3")
+    number = "def build(): return 1"
+    refused(opened, number, "build() in model.py returned int, not an nn.Module")
+    error = "def build(): raise ValueError('first\\nsecond')"
+    refused(opened, error, "build() in model.py failed: ValueError: first")
+    depth = {"depth": 1}
+    refused(opened, LINEAR, "unexpected keyword argument 'depth'", arguments=depth)
+    refused(opened, LINEAR, "arguments must be a table", arguments=[1])
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("nowhere.pt", "the weights file nowhere.pt does not exist"),
+        ("other.pt", "other.pt does not fit the module: "),
+        ("numbers.pt", "numbers.pt does not fit the module: "),
+        ("list.pt", "list.pt holds list, not a state dict"),
+        ("module.pt", "it holds torch.nn.modules.linear.Linear, which is code"),
+        ("broken.pt", "broken.pt cannot be read as plain weights"),
+        (
+            "broken.safetensors",
+            "broken.safetensors is not a valid safetensors file",
+        ),
+    ],
+)
+def test_unusable_weights_are_named(
+    opened: Open, tmp_path: Path, torch: ModuleType, file: str, part: str
 ) -> None:
     torch.save(torch.nn.Linear(4, 2).state_dict(), tmp_path / "other.pt")
     torch.save([1, 2], tmp_path / "list.pt")
@@ -424,90 +460,28 @@ def test_each_mistake_has_its_sentence(
     torch.save(torch.nn.Linear(3, 2), tmp_path / "module.pt")
     (tmp_path / "broken.pt").write_bytes(b"PK\3\4 not a zip after all")
     (tmp_path / "broken.safetensors").write_bytes(b"short")
-    refused(opened, "x = 1", "model.py has no function 'build' that builds the module")
-    refused(opened, "build = 1", "model.py has no function 'build'")
-    refused(opened, LINEAR, "model.py has no function 3", function=3)
-    refused(
-        opened,
-        "def build(): return 1",
-        "build() in model.py returned int, not an nn.Module",
-    )
-    refused(
-        opened,
-        "1 / 0",
-        "model.py failed when it was run: ZeroDivisionError: division by zero",
-    )
-    refused(opened, "import nowhere", "No module named 'nowhere'")
-    refused(opened, "def build(:", "model.py failed when it was run: SyntaxError")
-    refused(
-        opened, "raise SystemExit(3)", "model.py failed when it was run: SystemExit: 3"
-    )
-    refused(
-        opened,
-        "def build(): raise ValueError('first\\nsecond')",
-        "build() in model.py failed: ValueError: first",
-    )
-    refused(
-        opened, LINEAR, "unexpected keyword argument 'depth'", arguments={"depth": 1}
-    )
-    refused(opened, LINEAR, "arguments must be a table", arguments=[1])
-    refused(
-        opened,
-        LINEAR,
-        "the weights file nowhere.pt does not exist",
-        weights="nowhere.pt",
-    )
-    refused(opened, LINEAR, "other.pt does not fit the module: ", weights="other.pt")
-    refused(
-        opened, LINEAR, "numbers.pt does not fit the module: ", weights="numbers.pt"
-    )
-    refused(opened, LINEAR, "list.pt holds list, not a state dict", weights="list.pt")
-    refused(
-        opened,
-        LINEAR,
-        "it holds torch.nn.modules.linear.Linear, which is code",
-        weights="module.pt",
-    )
-    refused(
-        opened, LINEAR, "broken.pt cannot be read as plain weights", weights="broken.pt"
-    )
-    refused(
-        opened,
-        LINEAR,
-        "broken.safetensors is not a valid safetensors file",
-        weights="broken.safetensors",
-    )
+    refused(opened, LINEAR, part, weights=file)
+
+
+def test_mistakes_in_the_declared_inputs_are_named(opened: Open) -> None:
     refused(opened, LINEAR, "declare [[inputs]]", inputs=())
     wrong = TensorSpec("x", "FP32", (-1, 4))
-    refused(
-        opened,
-        LINEAR,
-        "a first run on zeros (x [-1, 4]) failed: RuntimeError",
-        inputs=(wrong,),
-    )
+    failed = "a first run on zeros (x [-1, 4]) failed: RuntimeError"
+    refused(opened, LINEAR, failed, inputs=(wrong,))
     refused(opened, LINEAR, "check [[inputs]] in model.toml", inputs=(X, X))
-    refused(
-        opened,
-        CONVOLUTION,
-        "Kernel size can't be greater",
-        inputs=(TensorSpec("x", "FP32", (1, 2, 3)),),
-    )
-    refused(
-        opened, returning("object()"), "the module returns object instead of tensors"
-    )
-    refused(opened, returning("None"), "the module returns nothing instead of tensors")
-    refused(
-        opened,
-        returning("None, x.to(torch.complex64)"),
-        "the protocol has no datatype for complex64",
-    )
-    refused(
-        opened,
-        returning("(x, x)"),
-        "returns 2 outputs, model.toml declares 1",
-        outputs=(X,),
-    )
+    small = TensorSpec("x", "FP32", (1, 2, 3))
+    refused(opened, CONVOLUTION, "Kernel size can't be greater", inputs=(small,))
+
+
+def test_results_that_are_not_tensors_are_named(opened: Open) -> None:
+    instead = "instead of tensors"
+    refused(opened, returning("object()"), f"the module returns object {instead}")
+    refused(opened, returning("None"), f"the module returns nothing {instead}")
+    complex_one = returning("None, x.to(torch.complex64)")
+    refused(opened, complex_one, "the protocol has no datatype for complex64")
     refused(opened, returning("x.to(torch.complex64)"), "complex64")
+    two = "returns 2 outputs, model.toml declares 1"
+    refused(opened, returning("(x, x)"), two, outputs=(X,))
 
 
 def test_declared_outputs_are_checked(opened: Open) -> None:
@@ -681,7 +655,8 @@ def test_files_of_the_package_are_read(tmp_path: Path) -> None:
     save_file(
         dict(arrays_of_every_kind()), path, metadata={"format": "np", "who": "löwe"}
     )
-    expected, found = load_file(path), read_safetensors(path)
+    expected = load_file(path)
+    found = read_safetensors(path)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         assert found[name][1].dtype == array.dtype
@@ -761,7 +736,8 @@ def read_or_refuse(path: Path, content: bytes) -> None:
         assert all(isinstance(array, np.ndarray) for _, array in tensors.values())
         return
     assert message.startswith("spoilt.safetensors is not a valid safetensors file: ")
-    assert "\n" not in message and "request" not in message
+    assert "\n" not in message
+    assert "request" not in message
 
 
 def test_every_truncation_is_refused(sample: tuple[Path, bytes]) -> None:

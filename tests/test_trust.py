@@ -100,9 +100,11 @@ def test_code_runs_only_after_consent(
         in text
     )
     (entry,) = server.call("POST", "/v2/repository/index").json()
-    assert entry["state"] == "UNAVAILABLE" and "not trusted" in entry["reason"]
+    assert entry["state"] == "UNAVAILABLE"
+    assert "not trusted" in entry["reason"]
     refused = command("mine", "--models-dir", str(models), state=state)
-    assert refused.returncode == 1 and "--yes" in refused.stderr
+    assert refused.returncode == 1
+    assert "--yes" in refused.stderr
     assert ask(server)[0] == 503
     given = command(str(models / "mine"), "--yes", state=state)
     assert given.returncode == 0, given.stderr
@@ -113,10 +115,8 @@ def test_code_runs_only_after_consent(
     assert ask(server) == (200, "first")
     (models / "mine" / "helper.py").write_text("WORD = 'second'\n")
     reloaded = server.call("POST", "/v2/repository/models/mine/load")
-    assert (
-        reloaded.status_code == 503
-        and "helper.py changed since it was trusted" in reloaded.json()["error"]
-    )
+    assert reloaded.status_code == 503
+    assert "helper.py changed since it was trusted" in reloaded.json()["error"]
     assert ask(server) == (200, "first"), "what was trusted serves on"
     assert (
         command("mine", "--models-dir", str(models), "--yes", state=state).returncode
@@ -144,7 +144,8 @@ def test_the_command_lists_and_revokes(models: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="not trusted"):
         check(models, state)
     again = command("--revoke", "mine", state=state)
-    assert again.returncode == 1 and "nothing of 'mine' is trusted" in again.stderr
+    assert again.returncode == 1
+    assert "nothing of 'mine' is trusted" in again.stderr
     assert command(state=state).returncode == 2
 
 
@@ -176,7 +177,8 @@ def test_any_format_with_code_needs_consent(
 ) -> None:
     """The format declares it, whatever its name."""
     (models / "mine" / "task.py").unlink()
-    entry, version = scan(models)["mine"], version_of(models)
+    entry = scan(models)["mine"]
+    version = version_of(models)
     assert TrustStore(tmp_path / "state").check(entry, version) == frozenset()
     format = version.format._replace(name="other", code=code)
     with pytest.raises(ModelLoadError, match="is code that is not trusted"):
@@ -208,7 +210,8 @@ def test_the_embedded_code_is_part_of_the_package(tmp_path: Path, name: str) -> 
     entry = scan(tmp_path / "models")["digits"]
     (version,) = [one for one in entry.versions.values() if one.path.name == name]
     store = TrustStore(tmp_path / "state")
-    assert store.check(entry, version) and store.known_reason(entry, version) is None
+    assert store.check(entry, version)
+    assert store.known_reason(entry, version) is None
     with version.path.open("ab") as file:
         file.write(b"#")
     with pytest.raises(ModelLoadError, match=f"{name} is code that is not trusted"):
@@ -218,7 +221,8 @@ def test_the_embedded_code_is_part_of_the_package(tmp_path: Path, name: str) -> 
 def test_the_hashes_of_the_embedded_code_are_up_to_date() -> None:
     path = ROOT / "tools" / "embedded_code.py"
     spec = importlib.util.spec_from_file_location("embedded_code", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert embedded_code() == tool.hashes(), "run python tools/embedded_code.py"
@@ -253,7 +257,8 @@ def test_code_that_others_may_write_is_not_run(
     ):
         check(models, tmp_path / "state")
     done = command(str(own), "--yes", state=tmp_path / "other")
-    assert done.returncode == 1 and "can be written by" in done.stderr
+    assert done.returncode == 1
+    assert "can be written by" in done.stderr
 
 
 def test_the_owners_own_group_may_write(tmp_path: Path) -> None:
@@ -268,7 +273,8 @@ def test_the_owners_own_group_may_write(tmp_path: Path) -> None:
     import grp
     import pwd
 
-    owner, group = pwd.getpwuid(file.stat().st_uid), grp.getgrgid(file.stat().st_gid)
+    owner = pwd.getpwuid(file.stat().st_uid)
+    group = grp.getgrgid(file.stat().st_gid)
     own = owner.pw_name == group.gr_name and not set(group.gr_mem) - {owner.pw_name}
     assert (foreign_writer(file) is None) == own
 
@@ -344,7 +350,8 @@ def test_exactly_the_hashed_bytes_run(tmp_path: Path) -> None:
 
 def test_modules_beside_are_trusted_or_not_found(tmp_path: Path) -> None:
     """This holds for code that changes the path, and each model gets its own."""
-    main, helper = tmp_path / "main.py", tmp_path / "beside_me.py"
+    main = tmp_path / "main.py"
+    helper = tmp_path / "beside_me.py"
     main.write_text(
         "import sys\nsys.path.insert(0, __file__.rpartition('/')[0])\nimport beside_me\nx = beside_me.x\n"
     )
@@ -408,7 +415,8 @@ def test_late_imports_are_trusted_or_not_found(
     tmp_path: Path, module: str, planted: str
 ) -> None:
     """Code that put its folder on the path can't run files that were added later."""
-    main, late = tmp_path / "main.py", tmp_path / planted
+    main = tmp_path / "main.py"
+    late = tmp_path / planted
     main.write_text(LATE.format(module=module))
     paths = list(sys.path)
     try:
@@ -473,7 +481,8 @@ def test_a_native_module_needs_consent_and_is_loaded_from_a_copy(
     main = models / "mine" / "task.py"
     with modules_beside(main, trusted(main, laid)):
         spec = importlib.util.find_spec("_later")
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         assert (
             Path(spec.loader.get_filename("_later")).read_bytes() == native.read_bytes()
         )  # type: ignore[attr-defined]
@@ -499,9 +508,11 @@ def _struct_file() -> str:
 
 
 def test_a_verdict_covers_the_modules_beside(models: Path, tmp_path: Path) -> None:
-    entry, version = scan(models)["mine"], version_of(models)
+    entry = scan(models)["mine"]
+    version = version_of(models)
     quarantine = Quarantine(tmp_path / "state", TrialLimits())
-    before, stamp = quarantine.key(entry, version), fingerprint(entry, version)
+    before = quarantine.key(entry, version)
+    stamp = fingerprint(entry, version)
     (models / "mine" / "helper.py").write_text("WORD = 'other'\n")
     assert quarantine.key(entry, version) != before
     assert fingerprint(entry, version) != stamp

@@ -32,11 +32,13 @@ drawn = pytest.importorskip("drawn")
 FOLDER = Path(__file__).parent / "models"
 MAX_BYTES = 300_000
 SIZES = ((640, 480), (300, 500), (97, 61), (1200, 720))
-PEOPLE, OBJECTS = (14, 21, 30, 38), (0, 8, 12, 14)
+PEOPLE = (14, 21, 30, 38)
+OBJECTS = (0, 8, 12, 14)
 """Seeds of drawings that are used as examples; the overall quality is measured below.
 """
 
-SHOWN, SCORE_TOLERANCE = 100, 0.03
+SHOWN = 100
+SCORE_TOLERANCE = 0.03
 """The first hundred of the 300 drawings that the cards are based on."""
 
 VERSIONS = [
@@ -239,13 +241,34 @@ def test_self_describing_files_need_no_manifest(
 # Camera frames
 
 
-def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]]:
-    """Return a camera's frame that shows this picture after a clockwise rotation, and
-    its parameters.
+def half_size(plane: Any) -> Any:
+    """Return the means of 2 by 2 pixels, rounded."""
+    height, width = plane.shape
+    blocks = plane.reshape(height // 2, 2, width // 2, 2)
+    return (blocks.mean(axis=(1, 3)) + 0.5).astype(np.uint8)
+
+
+def padded_planes(y: Any, u: Any, v: Any) -> bytes:
+    """Return YUV_420_888 as most phones store it.
+
+    Rows are padded by 32 bytes, and U and V alternate, seen as two planes.
     """
+    height, width = y.shape
+    row = width + 32
+    half = height // 2
+    parts = [np.pad(y, ((0, 0), (0, 32))).tobytes()]
+    for pair in ((u, v), (v, u)):
+        alternating = np.stack(pair, axis=-1).reshape(half, width)
+        padded = np.pad(alternating, ((0, 0), (0, 32))).tobytes()
+        parts.append(padded[: (half - 1) * row + width - 1])
+    return b"".join(parts)
+
+
+def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]]:
+    """Return a camera's frame of a picture, rotated clockwise, and its parameters."""
     held = np.rot90(np.asarray(picture), rotation // 90)
     height, width = held.shape[:2]
-    said: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "width": width,
         "height": height,
         "rotation": rotation,
@@ -253,36 +276,16 @@ def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]
     }
     if kind == "rgba":
         alpha = np.full((height, width, 1), 255, np.uint8)
-        return np.concatenate([held, alpha], axis=2).tobytes(), said
-    y, u, v = (
-        np.asarray(plane) for plane in Image.fromarray(held).convert("YCbCr").split()
-    )
-    u, v = (
-        (plane.reshape(height // 2, 2, width // 2, 2).mean(axis=(1, 3)) + 0.5).astype(
-            np.uint8
-        )
-        for plane in (u, v)
-    )
+        return np.concatenate([held, alpha], axis=2).tobytes(), parameters
+    planes = Image.fromarray(held).convert("YCbCr").split()
+    y = np.asarray(planes[0])
+    u = half_size(np.asarray(planes[1]))
+    v = half_size(np.asarray(planes[2]))
     if kind == "nv21":
-        return y.tobytes() + np.stack([v, u], axis=-1).tobytes(), said
-    # YUV_420_888 of most phones: rows are padded, and U and V alternate, seen as two
-    # planes.
+        return y.tobytes() + np.stack([v, u], axis=-1).tobytes(), parameters
     row = width + 32
-    luma = np.pad(y, ((0, 0), (0, 32))).tobytes()
-    half = height // 2
-    in_turns = [
-        np.stack(pair, axis=-1).reshape(half, width) for pair in ((u, v), (v, u))
-    ]
-    chroma = b"".join(
-        np.pad(plane, ((0, 0), (0, 32))).tobytes()[: (half - 1) * row + width - 1]
-        for plane in in_turns
-    )
-    return luma + chroma, {
-        **said,
-        "row_stride": row,
-        "uv_row_stride": row,
-        "pixel_stride": 2,
-    }
+    parameters |= {"row_stride": row, "uv_row_stride": row, "pixel_stride": 2}
+    return padded_planes(y, u, v), parameters
 
 
 @pytest.mark.live
@@ -295,10 +298,8 @@ def test_camera_frames_give_the_pngs_answers(
     for size in ((640, 480), (240, 320)):
         picture, truth = drawn.person(PEOPLE[3], *size)
         body, said = frame(picture, kind, rotation)
-        found, wanted = (
-            drawn.points_of(ask("poses", body, **said)),
-            drawn.points_of(ask("poses", saved(picture))),
-        )
+        found = drawn.points_of(ask("poses", body, **said))
+        wanted = drawn.points_of(ask("poses", saved(picture)))
         drawn.check_points(found, truth, size)
         assert np.quantile(np.linalg.norm(found - wanted, axis=1), 0.9) <= 0.02 * max(
             size
@@ -311,6 +312,55 @@ def test_camera_frames_give_the_pngs_answers(
 # Drawings of the answer
 
 
+def annotated_by_command(
+    server: Server, folder: Path, model: str, version: str, body: bytes
+) -> bytes:
+    """Return the annotated picture that the command saves."""
+    path = folder / "picture.png"
+    path.write_bytes(body)
+    out = folder / "drawn.png"
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
+    command = [sys.executable, "-m", "pocketserve", "predict", model, str(path)]
+    command += ["--version", version, "--save", str(out)]
+    subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=60
+    )
+    return out.read_bytes()
+
+
+def count_runs(server: Server, model: str, version: str) -> int:
+    """Return the number of runs of a version so far."""
+    path = f"/v2/models/{model}/versions/{version}/stats"
+    statistics = server.call("GET", path).json()["model_stats"][0]
+    return int(statistics["inference_count"])
+
+
+def check_annotation(
+    content: bytes, picture: Any, entries: list[dict[str, Any]], *, boxes: bool
+) -> None:
+    """Check that joints and frames are drawn where the answer says."""
+    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    assert pixels.shape == (600, 800, 3)
+    plain = np.asarray(picture)
+    for entry in entries:
+        for point in entry.get("keypoints", ()):
+            if point["score"] < 0.3:
+                continue
+            x = round(point["x"])
+            y = round(point["y"])
+            assert pixels[y, x].min() > 200, point  # a joint is a light dot
+        if boxes:
+            box = entry["box"]
+            x = round(box["x"] + box["width"] / 2)
+            y = round(box["y"] + box["height"] - 1)
+            column = slice(max(0, y - 4), y + 5)
+            assert (pixels[column, x] != plain[column, x]).any()
+
+
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("model", "version"),
@@ -320,63 +370,28 @@ def test_annotations_match_the_answer(
     server: Server, tmp_path: Path, model: str, version: str
 ) -> None:
     """HTTP, the socket and the command give the same picture."""
-    picture, _ = (drawn.person if model == "poses" else drawn.objects)(
-        PEOPLE[0], 800, 600
-    )
+    draw = drawn.objects
+    if model == "poses":
+        draw = drawn.person
+    picture, _ = draw(PEOPLE[0], 800, 600)
     body = saved(picture)
     query = {"version": version}
+
     pictures = []
     for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
         with Client(url, server.token) as client:
             answer = client.predict(model, body, parameters=query)
-            pictures.append(
-                client.predict(model, body, parameters=query, annotate="png")
-            )
+            png = client.predict(model, body, parameters=query, annotate="png")
             both = client.predict(model, body, parameters=query, annotate="both")
-            pictures.append(base64.b64decode(both["picture"]))
-            assert both["predictions"] == answer["predictions"]
-    before = server.call("GET", f"/v2/models/{model}/versions/{version}/stats").json()
-    runs = before["model_stats"][0]["inference_count"]
-    path, out = tmp_path / "picture.png", tmp_path / "drawn.png"
-    path.write_bytes(body)
-    environment = {
-        **os.environ,
-        "POCKETSERVE_URL": server.url,
-        "POCKETSERVE_TOKEN": server.token or "",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pocketserve",
-        "predict",
-        model,
-        str(path),
-        "--version",
-        version,
-    ]
-    subprocess.run(
-        [*command, "--save", str(out)],
-        env=environment,
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert pictures == [out.read_bytes()] * 4
-    after = server.call("GET", f"/v2/models/{model}/versions/{version}/stats").json()
-    assert (
-        after["model_stats"][0]["inference_count"] == runs + 1
-    )  # one request gives the answer and the picture
-    pixels = np.asarray(Image.open(io.BytesIO(pictures[0])).convert("RGB"))
-    assert pixels.shape == (600, 800, 3)
-    plain = np.asarray(picture)
-    for one in answer["predictions"]:
-        for point in (p for p in one.get("keypoints", ()) if p["score"] >= 0.3):
-            x, y = round(point["x"]), round(point["y"])
-            assert pixels[y, x].min() > 200, point  # a joint is a light dot
-        if model == "shapes":
-            x, y = (
-                round(one["box"]["x"] + one["box"]["width"] / 2),
-                round(one["box"]["y"] + one["box"]["height"] - 1),
-            )
-            column = slice(max(0, y - 4), y + 5)
-            assert (pixels[column, x] != plain[column, x]).any()
+        pictures.append(png)
+        pictures.append(base64.b64decode(both["picture"]))
+        assert both["predictions"] == answer["predictions"]
+
+    runs = count_runs(server, model, version)
+    by_command = annotated_by_command(server, tmp_path, model, version, body)
+    assert pictures == [by_command] * 4
+    # One request gives the answer and the picture.
+    assert count_runs(server, model, version) == runs + 1
+
+    entries = answer["predictions"]
+    check_annotation(pictures[0], picture, entries, boxes=model == "shapes")

@@ -184,9 +184,9 @@ def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
         for name in files
         if any(part in name for part in unwanted) or name.endswith(("token", ".log"))
     ]
-    assert (
-        sum(files.values()) < 18_000_000 and max(files.values()) < 1_000_000
-    )  # nothing large has slipped in
+    # nothing large has slipped in
+    assert sum(files.values()) < 18_000_000
+    assert max(files.values()) < 1_000_000
 
 
 def test_imports_without_a_framework(installed: Installed) -> None:
@@ -202,22 +202,26 @@ def test_imports_without_a_framework(installed: Installed) -> None:
 
 def test_the_commands_work(installed: Installed) -> None:
     done = installed.run("pocketserve", "--version")
-    assert (done.returncode, done.stdout) == (0, f"pocketserve {__version__}\n")
+    assert done.returncode == 0
+    assert done.stdout == f"pocketserve {__version__}\n"
     token = installed.run("pocketserve", "token")
     assert token.returncode == 0, token.stderr
     assert len(token.stdout.strip()) >= 43
     assert installed.run("pocketserve", "token").stdout == token.stdout
     path = Path(installed.run("pocketserve", "token", "--path").stdout.strip())
-    assert path.is_relative_to(installed.home) and path.stat().st_mode & 0o777 == 0o600
+    assert path.is_relative_to(installed.home)
+    assert path.stat().st_mode & 0o777 == 0o600
     done = installed.run("pocketserve", "models", "--url", "http://127.0.0.1:9")
     assert done.returncode == 1
-    assert done.stderr.startswith("pocketserve: ") and "Traceback" not in done.stderr
+    assert done.stderr.startswith("pocketserve: ")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture
 def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
     """Return the address of a server on the wheel's own models."""
-    ready, log = tmp_path / "ready.json", tmp_path / "server.log"
+    ready = tmp_path / "ready.json"
+    log = tmp_path / "server.log"
     command = [
         str(installed.bin / "pocketserve"),
         "serve",
@@ -255,44 +259,46 @@ def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
         process.wait(120)
 
 
+def check_index(session: requests.Session, server: str) -> None:
+    """Check that all models are listed, with the installation of their framework."""
+    index = session.post(f"{server}/v2/repository/index", timeout=120).json()
+    entries = {(entry["name"], entry["version"]): entry for entry in index}
+    names = {name for name, _ in entries}
+    assert names == {"digits", "diabetes", "numbers", "petals"}
+    for version, extra in (("tflite", "tflite"), ("torch", "torch")):
+        entry = entries["digits", version]
+        assert entry["state"] == "UNAVAILABLE"
+        assert f"pip install 'pocketserve[{extra}]'" in entry["reason"]
+
+
+def check_runtime_missing(answer: requests.Response) -> None:
+    """Check that an answer names the package to install."""
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["code"] == "RUNTIME_MISSING", answer.text
+    assert "pip install 'pocketserve[tflite]'" in answer.json()["error"]
+
+
 def test_the_core_alone_serves(installed: Installed, server: str) -> None:
-    """Models are listed with the installation of their framework."""
+    """Requests without their framework are refused with its installation."""
     token = installed.run("pocketserve", "token").stdout.strip()
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {token}"
-        assert (
-            session.get(f"{server}/v2/health/ready", timeout=120).json()["ready"]
-            is True
-        )
-        index = session.post(f"{server}/v2/repository/index", timeout=120).json()
-        entries = {(entry["name"], entry["version"]): entry for entry in index}
-        assert {name for name, _ in entries} == {
-            "digits",
-            "diabetes",
-            "numbers",
-            "petals",
-        }
-        for version, extra in (("tflite", "tflite"), ("torch", "torch")):
-            entry = entries["digits", version]
-            assert entry["state"] == "UNAVAILABLE"
-            assert f"pip install 'pocketserve[{extra}]'" in entry["reason"]
+        health = session.get(f"{server}/v2/health/ready", timeout=120)
+        assert health.json()["ready"] is True
+        check_index(session, server)
+
         picture = (MODELS / "digits" / "samples" / "7.png").read_bytes()
-        for answer in (
-            session.post(f"{server}/predictions/digits", data=picture, timeout=120),
-            session.get(f"{server}/v2/models/digits", timeout=120),
-            session.post(
-                f"{server}/v1/models/petals:predict",
-                json={"instances": [[5.1, 3.5, 1.4]]},
-                timeout=120,
-            ),
-        ):
-            assert (answer.status_code, answer.json()["code"]) == (
-                503,
-                "RUNTIME_MISSING",
-            ), answer.text
-            assert "pip install 'pocketserve[tflite]'" in answer.json()["error"]
+        digits = f"{server}/predictions/digits"
+        check_runtime_missing(session.post(digits, data=picture, timeout=120))
+        metadata = f"{server}/v2/models/digits"
+        check_runtime_missing(session.get(metadata, timeout=120))
+        petals = f"{server}/v1/models/petals:predict"
+        rows = {"instances": [[5.1, 3.5, 1.4]]}
+        check_runtime_missing(session.post(petals, json=rows, timeout=120))
+
         assert session.get(f"{server}/metrics", timeout=120).status_code == 200
         assert session.get(f"{server}/openapi.json", timeout=120).status_code == 200
     command = installed.run("pocketserve", "models", "--url", server)
     assert command.returncode == 0, command.stderr
-    assert "digits" in command.stdout and "pocketserve[tflite]" in command.stdout
+    assert "digits" in command.stdout
+    assert "pocketserve[tflite]" in command.stdout

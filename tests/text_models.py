@@ -56,35 +56,30 @@ def bert_inputs(length: int = -1, kind: str = "INT32") -> list[TensorSpec]:
 RERANKER_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad")
 
 
-def write_reranker(folder: Path, classes: int = 1) -> None:
-    """Write a classifier whose logits are the second text's token count less 2."""
-    onnx = pytest.importorskip("onnx")
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    folder.mkdir(parents=True)
-    (folder / "vocab.txt").write_text("\n".join(RERANKER_WORDS) + "\n")
-    labels = {str(number): f"LABEL_{number}" for number in range(classes)}
-    config = {
-        "architectures": ["BertForSequenceClassification"],
-        "model_type": "bert",
-        "id2label": labels,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.toml").write_text('task = "text-classification"\n')
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    integer, real = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
-    inputs = [
-        helper.make_tensor_value_info(name, integer, ["b", "s"]) for name in names
-    ]
+def reranker_graph(onnx: Any, classes: int) -> Any:
+    """Return the graph of :func:`write_reranker`."""
+    helper = onnx.helper
+    integer = onnx.TensorProto.INT64
+    real = onnx.TensorProto.FLOAT
+    inputs = []
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        inputs.append(helper.make_tensor_value_info(name, integer, ["b", "s"]))
     outputs = [helper.make_tensor_value_info("logits", real, ["b", classes])]
-    signs = np.array(
-        [[1.0] if classes == 1 else [0.0, *range(1, classes)]], np.float32
-    ).reshape(1, classes)
+
+    signs = [0.0, *range(1, classes)]
+    if classes == 1:
+        signs = [1.0]
     constants = {
         "two": np.float32(2),
         "axis": np.array([1]),
-        "signs": signs,
+        "signs": np.array([signs], np.float32),
         "zero": np.float32(0),
     }
+    initializers = []
+    for name, value in constants.items():
+        tensor = onnx.numpy_helper.from_array(np.asarray(value), name)
+        initializers.append(tensor)
+
     nodes = [
         helper.make_node("Cast", ["token_type_ids"], ["types"], to=real),
         helper.make_node("Cast", ["input_ids"], ["ids"], to=real),
@@ -96,13 +91,24 @@ def write_reranker(folder: Path, classes: int = 1) -> None:
         helper.make_node("Sub", ["count", "two"], ["logit"]),
         helper.make_node("Mul", ["logit", "signs"], ["logits"]),
     ]
-    initializers = [
-        numpy_helper.from_array(np.asarray(value), name)
-        for name, value in constants.items()
-    ]
-    graph = helper.make_graph(nodes, "reranker", inputs, outputs, initializers)
-    opset = helper.make_opsetid("", 17)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[opset], ir_version=8),
-        str(folder / "model.onnx"),
-    )
+    return helper.make_graph(nodes, "reranker", inputs, outputs, initializers)
+
+
+def write_reranker(folder: Path, classes: int = 1) -> None:
+    """Write a classifier whose logits are the second text's token count less 2."""
+    onnx = pytest.importorskip("onnx")
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("\n".join(RERANKER_WORDS) + "\n")
+    labels = {str(number): f"LABEL_{number}" for number in range(classes)}
+    config = {
+        "architectures": ["BertForSequenceClassification"],
+        "model_type": "bert",
+        "id2label": labels,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.toml").write_text('task = "text-classification"\n')
+
+    graph = reranker_graph(onnx, classes)
+    opset = onnx.helper.make_opsetid("", 17)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    onnx.save(model, str(folder / "model.onnx"))
