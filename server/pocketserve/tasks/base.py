@@ -1,4 +1,4 @@
-"""The interface of a task: what its module exports as ``TASK``, and what that creates for a model."""
+"""Define the interface of tasks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NO_VALUES: Mapping[str, Any] = {}
 
 
 class ExtendedAnswer(NamedTuple):
-    """An answer with something besides its entries, such as a mask; it stands beside ``predictions``."""
+    """An answer with more than entries, such as a mask, beside ``predictions``."""
 
     entries: Answer
     more: Mapping[str, Any]
 
 
 class Hints(NamedTuple):
-    """The caller's description of the raw input. The bytes themselves are believed first."""
+    """The client's description of the raw input; the bytes take precedence."""
 
     content_type: str = ""  # as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``
     values: Mapping[str, Any] = (
@@ -36,7 +36,7 @@ class Hints(NamedTuple):
 
 
 class AnswerOptions(NamedTuple):
-    """The caller's wishes for the answer."""
+    """The client's options for the answer."""
 
     top_k: int | None = None  # entries at most; None leaves it to the task
     threshold: float | None = (
@@ -62,9 +62,9 @@ NO_HINTS = Hints()
 
 
 class Task(Protocol):
-    """Turns one raw input into a model's input arrays and its output arrays into an answer.
+    """Convert raw input to a model's arrays, and its outputs to an answer.
 
-    Both directions are pure functions; they are called from many threads.
+    Both directions are pure functions, called from many threads.
     """
 
     name: str  # as in a manifest's ``task``
@@ -73,16 +73,16 @@ class Task(Protocol):
         """Return the input arrays.
 
         Raises:
-            ApiError: INVALID_INPUT with one sentence that says what is wrong with the input; INVALID_PARAMETER.
+            ApiError: INVALID_INPUT, with one sentence about the fault; INVALID_PARAMETER.
         """
         ...
 
     def answer(
         self, runs: Runs, options: AnswerOptions, context: Any = None
     ) -> Answer | ExtendedAnswer:
-        """Return the labelled answer to the outputs of each run, best first where there is an order.
+        """Return the labelled answer to each run's outputs, best first if ordered.
 
-        The outputs are real numbers where the input was real.
+        The outputs are reals if the input was.
         """
         ...
 
@@ -94,10 +94,12 @@ class Annotator(Protocol):
     def annotate(
         self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any
     ) -> bytes:
-        """Return the input with the answer drawn on it, a JPEG file where ``hints`` ask for one, else PNG.
+        """Draw the answer on the input.
+
+        Return a JPEG file if ``hints`` ask for one, else PNG.
 
         Raises:
-            ApiError: INVALID_INPUT if it is nothing to draw on.
+            ApiError: INVALID_INPUT if the input can't be drawn on.
         """
         ...
 
@@ -107,7 +109,7 @@ class TensorForm(Protocol):
     """A task that takes the model's inputs as fields of a form."""
 
     def prepare_tensors(self, contents: Mapping[str, memoryview]) -> Prepared:
-        """Return the input arrays of JSON or ``.npy`` contents by the names of inputs.
+        """Return the input arrays of JSON or ``.npy`` contents by input name.
 
         Raises:
             ApiError: as :meth:`Task.prepare`.

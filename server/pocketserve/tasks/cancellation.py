@@ -1,6 +1,6 @@
-"""Cancellation of preparations: plain Python that nothing stops from outside checks at intervals by itself.
+"""Cancel preparations: Python code that nothing can interrupt calls checkpoints.
 
-A preparation knows no request; the thread that it runs on does.
+A preparation doesn't know its request; its thread does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final, Protocol, TypeVar
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 T = TypeVar("T")
-SMALL_DOCUMENT = (
-    64 * 1024
-)  # bytes of JSON or CSV that are read without counting what they take
-SNIFFED_BYTES = 64  # tell a text from a picture, a sound or an array: those have bytes in front that no text has
+SMALL_DOCUMENT = 64 * 1024  # bytes of JSON or CSV parsed without a reservation
+# Enough to tell a text from a picture, a sound or an array, whose first bytes no text has.
+SNIFFED_BYTES = 64
 
-CHECK_INTERVAL: Final = 4096  # small items, such as characters, between two checkpoints: milliseconds on a phone
+# Small items, such as characters, between two checkpoints: milliseconds on a phone.
+CHECK_INTERVAL: Final = 4096
 
 
 class BytePool(Protocol):
@@ -42,12 +42,13 @@ _scope = _Scope()
 
 
 class cancellation_scope:
-    """Make :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``.
+    """Make :func:`checkpoint` call ``check``, and :func:`hold_bytes` use ``budget``.
 
-    No generator: each raw input is prepared and answered in one.
+    Both apply to this thread. It is no generator, for speed: each raw input is prepared and
+    answered in one.
 
     Args:
-        waits: whether it may wait for room; whoever holds what others wait for must not.
+        waits: whether it may wait for memory; a holder of what others wait for must not.
     """
 
     __slots__ = ("_before", "_budget", "_check", "_waits")
@@ -81,10 +82,12 @@ class cancellation_scope:
 
 
 def hold_bytes(count: int) -> None:
-    """Hold bytes of the scope's budget until the scope ends; wait until there is room. Without a budget, return.
+    """Reserve bytes of the scope's budget until the scope ends, waiting if needed.
+
+    Without a budget, do nothing.
 
     Raises:
-        ApiError: QUEUE_FULL, in a scope that does not wait; what the scope's check raises.
+        ApiError: QUEUE_FULL, in a scope that does not wait; an exception of the check.
     """
     if _scope.budget is not None and not _scope.reserved:
         _scope.reservation = _scope.budget.acquire(
@@ -101,20 +104,23 @@ def _refuse() -> None:
 
 
 def hold_document(body: memoryview) -> None:
-    """Hold what the JSON or CSV of a raw input takes once it is parsed; pictures, sounds and arrays hold their own."""
+    """Reserve the parsed size of a raw input's JSON or CSV.
+
+    Pictures, sounds and arrays reserve their own.
+    """
     if len(body) > SMALL_DOCUMENT and is_text(body):
         hold_bytes(strict_json.parsed_bytes(bytes(body)))
 
 
 def hold_documents(bodies: Iterable[memoryview]) -> None:
-    """Hold what several JSON documents take once they are parsed."""
+    """Reserve the parsed size of several JSON documents."""
     documents = [bytes(body) for body in bodies if is_text(body)]
     if sum(map(len, documents)) > SMALL_DOCUMENT:
         hold_bytes(sum(map(strict_json.parsed_bytes, documents)))
 
 
 def is_text(body: memoryview | bytes) -> bool:
-    """Return whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
+    """Return whether bytes may begin JSON or CSV, not a picture, sound or array."""
     start = bytes(body[:SNIFFED_BYTES])
     try:
         codecs.getincrementaldecoder("utf-8")().decode(start)
@@ -127,9 +133,9 @@ def is_text(body: memoryview | bytes) -> bool:
 def byte_reservation(
     budget: BytePool, count: int, check: Callable[[], None]
 ) -> Iterator[None]:
-    """Hold bytes of a budget; ``check`` is called while there is no room.
+    """Reserve bytes of a budget; ``check`` is called while waiting.
 
-    Two requests that each wait for what the other holds would never end: so a nested block holds nothing more.
+    A nested block reserves nothing more: two requests would wait for each other forever.
     """
     if _scope.reserved:
         yield
@@ -144,7 +150,7 @@ def byte_reservation(
 
 
 def checkpoint() -> None:
-    """Raise CANCELLED or DEADLINE_EXCEEDED if the request is not to be answered any more."""
+    """Raise CANCELLED or DEADLINE_EXCEEDED if the request has ended."""
     if _scope.check is not None:
         _scope.check()
 

@@ -1,11 +1,11 @@
-"""A task of the model's owner: ``task.py`` beside the model. It is code, under the same rule as ``model.py``.
+"""Run the owner's task, ``task.py`` beside the model.
 
-It defines one or both of
+It is code, under the same rule as ``model.py``. It defines one or both of
 
     def prepare(body: bytes, hints) -> dict        # input arrays by name; or Prepared, for context or several runs
     def answer(outputs: dict, options, context) -> list[dict]
 
-and optionally ``labels``. What is left out works as in the task ``tensors``.
+and optionally ``labels``. Missing parts work as in the task ``tensors``.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ def fits(facts: ModelFacts) -> bool:
 
 
 class Custom:
-    """Runs the file, if it is trusted, and calls its functions; a ValueError of theirs is the input's fault, anything
-    else their own.
+    """Call the functions of the trusted file.
+
+    A ValueError of theirs is the input's fault, any other exception their own.
 
     Attributes:
-        source: what made the input arrays, for the error where they do not fit; empty where the caller did.
+        source: the function that made the input arrays, for errors; empty if the client did.
     """
 
     name = "custom"
@@ -93,7 +94,7 @@ class Custom:
         )
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return the owner's answer; a function gets one run's outputs bare, several as a list."""
+        """Return the owner's answer to one run's outputs, or a list of several."""
         if self._answer is None:
             return self._plain.answer(runs, options, context)
         outputs = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
@@ -112,7 +113,7 @@ class Custom:
         return plain
 
     def form(self) -> Form:
-        """Return what the task takes; nothing tells which parameters the owner's functions read."""
+        """Return the task's inputs; the functions' parameters are unknown."""
         return self._plain.form() if self._prepare is None else Form(("file",))
 
     def _checked(self, run: Any) -> dict[str, Array]:

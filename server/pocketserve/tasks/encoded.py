@@ -1,6 +1,7 @@
-"""Files in base64: from programs that can only send JSON or text.
+"""Decode base64 files of programs that only send JSON or text.
 
-Sources of the forms: TensorFlow Serving's ``{"b64": ...}``, data URLs (RFC 2397), base64 (RFC 4648, both alphabets).
+Sources of the forms: TensorFlow Serving's ``{"b64": ...}``, data URLs (RFC 2397), base64
+(RFC 4648, both alphabets).
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ def decode_base64(text: str | bytes) -> bytes:
 
 
 def is_base64_start(start: bytes) -> bool:
-    """Return whether a body's first bytes may be base64, and are no file's."""
+    """Return whether a body may start with base64 and not with a file."""
     return _BASE64_START.match(start) is not None
 
 
 def base64_hint(body: memoryview) -> str:
-    """Return the right form for a body that is base64 text; empty for other bodies."""
+    """Return the right form for a base64 body; empty for other bodies."""
     if not is_base64_start(bytes(body[:32])):
         return ""
     return '; it looks like base64; send JSON, {"b64": "..."}, or text/plain'

@@ -1,4 +1,4 @@
-"""The shape of tasks' answers, for programs that are written from it: which calls a task has, and their entries."""
+"""Describe tasks' calls and answers for generated programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RANKED = (CLASS, SCORE)
 
 @runtime_checkable
 class Structured(Protocol):
-    """A task that knows more of its calls than its name tells."""
+    """A task that describes its calls further."""
 
     def structure(self) -> Mapping[str, Any]:
         """Return what programs are written from, all of it optional.

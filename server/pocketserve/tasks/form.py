@@ -1,4 +1,4 @@
-"""The form of a task: what a program needs to ask a model of any task without knowing the task."""
+"""Describe a task's inputs and parameters, so programs need not know the task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Feature(NamedTuple):
     maximum: float | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the column, as JSON."""
+        """Return the column's facts as JSON."""
         facts = {"name": self.name, "unit": self.unit, "type": self.kind}
         limits = {"minimum": self.minimum, "maximum": self.maximum}
         return {
@@ -57,7 +57,7 @@ class Form(NamedTuple):
     skeleton: Sequence[tuple[int, int]] = ()  # pairs of keypoints that a drawing joins
 
     def facts(self) -> dict[str, Any]:
-        """Return the form as JSON, for a model's card; what is empty is left out, but for the parameters."""
+        """Return the form as JSON for a model's card, without empty parts."""
         facts: dict[str, Any] = {
             "features": [feature.facts() for feature in self.features],
             "keypoints": list(self.keypoints),
@@ -73,8 +73,8 @@ class Form(NamedTuple):
 
 @runtime_checkable
 class FormProvider(Protocol):
-    """A task that says what it takes."""
+    """A task with a form."""
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's inputs and parameters."""
         ...

@@ -1,4 +1,4 @@
-"""Class names: from the manifest's file, from the model file itself, or from a file beside it."""
+"""Find class names in the manifest's file, the model file or a file beside it."""
 
 from __future__ import annotations
 
@@ -26,39 +26,34 @@ from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import lies_in
 
-MAX_LABELS_BYTES = (
-    8 * 2**20
-)  # of all languages together; 21,000 class names have 600 kB
-MAX_SHIFT = 10_000  # classes that ``label_offset`` may put in front of the labels
+MAX_LABELS_BYTES = 8 * 2**20  # all languages together; 21,000 names have 600 kB
+MAX_SHIFT = 10_000  # most classes that ``label_offset`` may put before the labels
 _TASKS_WITH_NAMELESS_ZERO = ("image-segmentation", "recommendation")
-_BOX_COLUMNS = {
-    4,
-    6,
-}  # of boxes, and of boxes with score and class, for any number of classes
-_LABEL_BYTES = 65  # that a short text takes, and its entry in a list
+# Columns of boxes, and of boxes with score and class, for any number of classes.
+_BOX_COLUMNS = {4, 6}
+_LABEL_BYTES = 65  # memory of a short text and its entry in a list
 
 
 class Labels(NamedTuple):
-    """Class names in one or several languages."""
+    """Class names in one or several languages.
 
-    names: Sequence[
-        str
-    ] = ()  # by index, in the language that the model's author put first
-    translations: Mapping[
-        str, Sequence[str]
-    ] = {}  # the same by language, such as ``de`` or ``en-US``
+    Attributes:
+        names: by index, in the language that the model's author listed first.
+        translations: names by language, such as ``de`` or ``en-US``.
+    """
+
+    names: Sequence[str] = ()
+    translations: Mapping[str, Sequence[str]] = {}
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Return the request parameter that chooses a language; none where there is one language."""
-        return (
-            (parameter("language", examples=tuple(self.translations)),)
-            if self.translations
-            else ()
-        )
+        """Return the parameter that chooses a language, if there are several."""
+        if not self.translations:
+            return ()
+        return (parameter("language", examples=tuple(self.translations)),)
 
     def in_language(self, language: str | None) -> Sequence[str]:
-        """Return the names in a language, its nearest relative, or else the first ones."""
+        """Return the names in a language or a related one, else the first ones."""
         if language is None or not self.translations:
             return self.names
         best = min(self.translations, key=lambda tag: _distance(tag, language))
@@ -66,25 +61,30 @@ class Labels(NamedTuple):
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
-    """Find the class names of an output; None takes the first output that has names.
+    """Find an output's class names; None is the first output that has any.
 
-    They are from the first of these that has any: the manifest, TFLite metadata, ONNX metadata, ``config.json``
-    (Hugging Face), a label file with a usual name in the model's own folder.
+    The sources are, in this order: the manifest, TFLite metadata, ONNX metadata,
+    ``config.json`` (Hugging Face), a label file with a usual name in the model's folder.
 
     Raises:
-        ModelLoadError: the manifest's file, or ``config.json``, cannot be read.
+        ModelLoadError: the manifest's file or ``config.json`` cannot be read.
     """
     labels: Labels | None = facts.cache.get(("labels", output))
     if labels is None:
-        labels = facts.cache["labels", output] = _find(facts, output)
-        lists = {
-            id(names): names for names in (labels.names, *labels.translations.values())
-        }
-        weight = sum(
-            _LABEL_BYTES * len(names) + sum(map(len, names)) for names in lists.values()
-        )
+        labels = _find(facts, output)
+        facts.cache["labels", output] = labels
+        weight = _weight(labels)
         facts.weights["labels"] = max(weight, facts.weights.get("labels", 0))
     return labels
+
+
+def _weight(labels: Labels) -> int:
+    """Estimate the memory of labels; translations may share a list."""
+    lists = [labels.names, *labels.translations.values()]
+    weight = 0
+    for names in {id(names): names for names in lists}.values():
+        weight += _LABEL_BYTES * len(names) + sum(len(name) for name in names)
+    return weight
 
 
 def _find(facts: ModelFacts, output: int | None) -> Labels:
@@ -109,7 +109,10 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
 
 
 def _of_file_beside(facts: ModelFacts) -> Sequence[str]:
-    """Return names from the first usual label file; a file that can't be read is reported and otherwise ignored."""
+    """Return names from the first usual label file.
+
+    A file that can't be read is reported and otherwise ignored.
+    """
     for name in LABEL_FILES:
         path = facts.beside(name)
         if path is None:
@@ -130,10 +133,10 @@ def _of_file_beside(facts: ModelFacts) -> Sequence[str]:
 
 
 def _fitted(facts: ModelFacts, name: str, parsed: LabelFile) -> Sequence[str]:
-    """Return the names of a file by the model's class numbers.
+    """Return a file's names by the model's class numbers.
 
-    TensorFlow's label maps begin at 1, TFLite's detection operator at 0. Source: tensorflow/models,
-    research/object_detection/export_tflite_graph_tf2.py.
+    TensorFlow's label maps begin at 1, TFLite's detection operator at 0. Source:
+    tensorflow/models, research/object_detection/export_tflite_graph_tf2.py.
     """
     count = _class_count(facts)
     names = names_or_lines(parsed, count)
@@ -147,7 +150,10 @@ def _fitted(facts: ModelFacts, name: str, parsed: LabelFile) -> Sequence[str]:
 
 
 def _may_name_no_class_zero(facts: ModelFacts, names: int) -> bool:
-    """Return whether class 0 may have no name: it is padding or background, or the names fit the outputs."""
+    """Return whether class 0 may be nameless.
+
+    It may be padding or background, or the names fit the outputs.
+    """
     manifest, outputs = facts.manifest, facts.outputs
     if manifest.task in _TASKS_WITH_NAMELESS_ZERO:
         return True
@@ -168,7 +174,7 @@ def _is_integer_map(output: TensorSpec) -> bool:
 
 
 def _class_count(facts: ModelFacts) -> int:
-    """Return the number of scores of the only output; 0 if there are several outputs or its size is unknown."""
+    """Return the only output's number of scores; 0 if unknown."""
     if len(facts.outputs) != 1:
         return 0
     shape = facts.outputs[0].shape
@@ -194,7 +200,7 @@ def _reason(error: OSError) -> str:
 def _read_labels(
     facts: ModelFacts, folder: Path, names: Sequence[str]
 ) -> dict[str, Sequence[str]]:
-    """Read label files that the manifest names; each is read once.
+    """Read the label files that the manifest names, each once.
 
     Raises:
         ModelLoadError: a file can't be read.
@@ -235,12 +241,13 @@ def _read_labels(
 
 
 def label_of(labels: Sequence[str], index: int) -> str:
-    """Return a class's name, or its number where no name is known."""
-    return (labels[index].strip() if 0 <= index < len(labels) else "") or str(index)
+    """Return a class's name, or its number without a name."""
+    name = labels[index].strip() if 0 <= index < len(labels) else ""
+    return name or str(index)
 
 
 def answer_labels(names: Sequence[str], offset: int = 0) -> list[str]:
-    """Return class names by the index of answers; empty where there are none."""
+    """Return class names by index; empty without names."""
     if not names or offset < -MAX_SHIFT:
         return []
     return [
@@ -249,14 +256,17 @@ def answer_labels(names: Sequence[str], offset: int = 0) -> list[str]:
 
 
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
-    """Return the fault of labels that are not as many as the classes; empty where they are, or nothing is known.
+    """Describe labels whose number is not that of the classes; else return "".
 
-    One class tells nothing, since one score may stand for two classes. ``offset`` leads from classes to labels.
+    One class is never reported, as one score may stand for two classes.
+
+    Args:
+        offset: the shift from classes to labels.
     """
-    count = max(
-        (number for number, name in enumerate(labels.names, 1) if name.strip()),
-        default=0,
-    )
+    count = 0
+    for number, name in enumerate(labels.names, 1):
+        if name.strip():
+            count = number
     # Blank labels at the end may be classes without a name, or none.
     if classes + offset in (len(labels.names), count) or not count or classes <= 1:
         return ""
@@ -268,24 +278,26 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
 
 
 def _of_metadata(facts: ModelFacts, output: int | None) -> Labels:
-    tensors = (
-        facts.metadata.outputs if output is None else (facts.output_metadata(output),)
-    )
+    tensors: Sequence[TensorMetadata] = facts.metadata.outputs
+    if output is not None:
+        tensors = (facts.output_metadata(output),)
     try:
-        by_tensor = (
-            labels_of_tensor(tensor, facts.associated_files) for tensor in tensors
-        )
-        return next((labels for labels in by_tensor if labels.names), Labels())
+        for tensor in tensors:
+            labels = labels_of_tensor(tensor, facts.associated_files)
+            if labels.names:
+                return labels
     except DamagedFileError:
-        return (
-            Labels()
-        )  # the model runs without them; `inspect` says what is wrong with the file
+        pass  # the model runs without them; `inspect` reports the fault
+    return Labels()
 
 
 def labels_of_tensor(
     tensor: TensorMetadata, read: Callable[[Sequence[str], int], list[bytes]]
 ) -> Labels:
-    """Return the labels that a tensor's metadata names; ``read`` returns associated files within a size.
+    """Return the labels in a tensor's metadata.
+
+    Args:
+        read: returns associated files within a size.
 
     Raises:
         DamagedFileError: a file cannot be read, or there are too many.
@@ -296,26 +308,30 @@ def labels_of_tensor(
     by_language = {file.locale: file.name for file in reversed(files) if file.locale}
     if len(by_language) > MAX_LANGUAGES:
         raise DamagedFileError(f"it has labels in more than {MAX_LANGUAGES} languages")
-    by_language = dict(sorted(by_language.items())) if len(by_language) > 1 else {}
+    if len(by_language) == 1:
+        by_language = {}
     first = min(files, key=lambda file: _distance(file.locale, None)).name
     names = list(dict.fromkeys((first, *by_language.values())))
     contents = read(names, MAX_LABELS_BYTES)
     check_line_count(contents)
-    lines: dict[str, list[str]] = {}
+    lines = {}
     for name, content in zip(names, contents, strict=True):
-        text = content.decode(
-            "utf-8-sig", errors="replace"
-        )  # an empty line is the label of its index
-        lines[name] = (
-            [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-            if text
-            else []
-        )
-    return Labels(lines[first], {tag: lines[name] for tag, name in by_language.items()})
+        lines[name] = _lines_of(content)
+    translations = {tag: lines[by_language[tag]] for tag in sorted(by_language)}
+    return Labels(lines[first], translations)
+
+
+def _lines_of(content: bytes) -> list[str]:
+    """Return a label per line; an empty line is the label of its index, too."""
+    text = content.decode("utf-8-sig", errors="replace")
+    if not text:
+        return []
+    lines = text.removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _distance(locale: str, language: str | None) -> int:
-    """Return 0 for a file in a language, more for worse ones."""
+    """Return 0 for a file in a language, more for others."""
     have, want = (tag.replace("_", "-").casefold() for tag in (locale, language or ""))
     if have == want:
         return 0
@@ -337,7 +353,7 @@ def _of_config(facts: ModelFacts) -> list[str]:
 
 
 def names_of(names: object) -> list[str]:
-    """Return names that are a list, or a map by number; empty for anything else."""
+    """Return names in a list or a mapping by number; empty for anything else."""
     if not isinstance(names, list | tuple):
         return _by_number(names)
     if not all(isinstance(name, str) for name in names) or len(names) > MAX_LABELS:
@@ -346,19 +362,16 @@ def names_of(names: object) -> list[str]:
 
 
 def _by_number(names: object) -> list[str]:
-    """Return a mapping from numbers to names as a list, gaps empty; nothing for anything else."""
+    """Convert a mapping by number to a list with empty gaps; anything else to []."""
+    if not isinstance(names, dict):
+        return []
     try:
-        numbered = (
-            {int(number): str(name) for number, name in names.items()}
-            if isinstance(names, dict)
-            else {}
-        )
+        numbered = {int(number): str(name) for number, name in names.items()}
     except (TypeError, ValueError):
         return []
-    if (
-        not numbered
-        or min(numbered) < 0
-        or max(numbered) >= min(MAX_LABELS, 10 * len(numbered) + 100)
-    ):
+    if not numbered or min(numbered) < 0:
         return []
-    return [numbered.get(index, "") for index in range(max(numbered) + 1)]
+    last = max(numbered)
+    if last >= min(MAX_LABELS, 10 * len(numbered) + 100):
+        return []
+    return [numbered.get(index, "") for index in range(last + 1)]

@@ -1,4 +1,4 @@
-"""Facts of a model that decide its task: tensors, manifest, and what its files say of it."""
+"""Collect the facts that decide a model's task: tensors, manifest and files."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ CONVERTED_MODELS = (
 )
 """Names that Teachable Machine's converter gives to labels and models, in lower case."""
 
-MAX_LITERAL = (
-    1 << 18
-)  # characters of a text in Python's notation; reading one takes a hundred times its size
-MAX_JSON_BYTES = (
-    4 * 2**20
-)  # of a configuration beside a model; 21,000 class names are about 1 MB
+# Characters of a text in Python's notation; parsing takes a hundred times its size.
+MAX_LITERAL = 1 << 18
+# Of a configuration beside a model; 21,000 class names are about 1 MB.
+MAX_JSON_BYTES = 4 * 2**20
 
 
 class MetadataError(ModelLoadError):
-    """The metadata asks for something that cannot be had, and the manifest is silent: the model runs as tensors."""
+    """The metadata needs something unsupported, and the manifest doesn't say more.
+
+    The model then runs as tensors.
+    """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +107,7 @@ class ModelFacts:
 
     @functools.cached_property
     def class_outputs(self) -> Mapping[str, ClassOutput]:
-        """The outputs of a classifier as the file's graph shows them, by name; empty where there are none."""
+        """Return a classifier's outputs in the graph, by name; empty without any."""
         read = self.version.format.class_outputs
         try:
             return {} if read is None else read(self.opened or self.version.path)
@@ -124,7 +125,11 @@ class ModelFacts:
         )
 
     def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
-        """Read files that the metadata names, of at most ``limit`` bytes together; DamagedFileError if not."""
+        """Read files in the metadata, of at most ``limit`` bytes together.
+
+        Raises:
+            DamagedFileError: one is missing or they are larger.
+        """
         read = self.version.format.associated_files
         assert read is not None  # a format whose metadata names files reads them
         return read(self.opened or self.version.path, names, limit)
@@ -137,7 +142,10 @@ class ModelFacts:
         return {str(path): path for path in paths}
 
     def beside(self, name: str) -> Path | None:
-        """Return a sidecar file in the model's own folder or with its manifest; None where there is none."""
+        """Return a sidecar file in the model's own folder or with its manifest.
+
+        None if there is no such file.
+        """
         assert name in names_for(self.manifest), (
             f"{name} is read, but counts for no verdict"
         )
@@ -148,7 +156,7 @@ class ModelFacts:
         return None
 
     def read_beside(self, path: Path, limit: int) -> bytes:
-        """Return the content of a file beside the model, of at most ``limit`` bytes, as it was tried."""
+        """Read a file beside the model, which must not have changed since its trial."""
         try:
             return self.read_tried(path, limit)
         except OSError as error:
@@ -157,7 +165,10 @@ class ModelFacts:
             ) from None
 
     def read_tried(self, path: Path, limit: int) -> bytes:
-        """As :meth:`read_beside`, but OSError where the file cannot be read or is larger."""
+        """Read like :meth:`read_beside`, but raise OSError.
+
+        It is raised if the file cannot be read or is larger.
+        """
         content = read_plain(path, limit)
         if self.sides is not None and hashlib.sha256(
             content
@@ -168,7 +179,7 @@ class ModelFacts:
         return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
-        """Return a JSON object next to the model, such as ``config.json``; empty where there is none."""
+        """Read a JSON object beside the model; empty if missing."""
         content = self._any_json_beside(name)
         if content is None:
             return {}
@@ -177,7 +188,7 @@ class ModelFacts:
         return content
 
     def json_list_beside(self, name: str) -> list[Any] | None:
-        """Return a JSON list next to the model, such as ``modules.json``; None if there is none."""
+        """Read a JSON list beside the model; None if missing."""
         content = self._any_json_beside(name)
         if content is not None and not isinstance(content, list):
             raise ModelLoadError(f"{name} beside the model holds no JSON list")
@@ -196,7 +207,7 @@ class ModelFacts:
 
     @functools.cached_property
     def may_be_export(self) -> bool:
-        """Return whether the file or those beside it could be an export of a tool that ``tasks/foreign`` knows."""
+        """Return whether the files could be a known tool's export."""
         if self.properties:
             return True
         if any(self.beside(name) is not None for name in EXPORT_FILES):
@@ -207,7 +218,10 @@ class ModelFacts:
 
     @property
     def sent_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that a request has: all but those that ``[state.feedback]`` and ``[fixed_inputs]`` fill."""
+        """Return a request's inputs.
+
+        These are all that neither ``[state.feedback]`` nor ``[fixed_inputs]`` fills.
+        """
         names = self.filled_inputs
         return tuple(
             spec
@@ -221,7 +235,7 @@ class ModelFacts:
         return frozenset((*self.manifest.state.feedback, *self.manifest.fixed_inputs))
 
     def only_input(self, task: str) -> TensorSpec:
-        """Return the input of a model that has one, beside those of its state."""
+        """Return the only input of a request."""
         specs = self.sent_inputs
         if len(specs) == 1:
             return specs[0]
@@ -233,7 +247,10 @@ class ModelFacts:
 
 
 def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec:
-    """Return the input or output that a key of the manifest names; a tensor's own name comes before all aliases."""
+    """Return the tensor that a manifest's key names.
+
+    A tensor's own name precedes all aliases.
+    """
     exact = [spec for spec in specs if spec.name == name]
     matches = exact[:1] or [spec for spec in specs if name in spec.aliases]
     if len(matches) == 1:
@@ -245,7 +262,7 @@ def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec
 
 
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
-    """Return a model file's texts about itself by name, values in Python's notation; empty where there are none."""
+    """Return a model file's own properties; values are in Python's notation."""
     read = version.format.properties
     return dict(
         getattr(session, "properties", {}) if read is None else read(version.path)
@@ -253,14 +270,14 @@ def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
 
 
 def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
-    """Return the ``task.py`` that would be used; None where there is none."""
+    """Return the ``task.py`` that would be used, if any."""
     if entry.manifest.task not in (None, "custom"):
         return None
     return ModelFacts(entry, version, (), ()).beside(TASK_FILE)
 
 
 def literal(text: str) -> Any:
-    """Parse Python's notation, ``{0: 'person'}`` or ``[640, 640]``; return None for anything else."""
+    """Parse Python's notation, such as ``[640, 640]``; None for anything else."""
     try:
         return ast.literal_eval(text) if len(text) <= MAX_LITERAL else None
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -1,6 +1,7 @@
-"""The request parameters that tasks read, in one table: the query of ``/predictions``, and ``parameters`` in OIP.
+"""Define the request parameters of all tasks.
 
-A parameter that a model's task has no use for is passed over; one that no task knows is refused by the interface.
+They are the query of ``/predictions``, and ``parameters`` in OIP. A parameter that a
+model's task doesn't use is ignored; the interface rejects one that no task knows.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Parameter(NamedTuple):
         return schema
 
     def described_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema with what a form shows: description, default and examples."""
+        """Return the JSON Schema with description, default and examples."""
         more: dict[str, Any] = {"description": self.text}
         if self.examples:
             more["examples"] = list(self.examples)
@@ -169,14 +170,14 @@ NAMES = tuple(_BY_NAME)
 
 
 def parameter(name: str, **more: Any) -> Parameter:
-    """Return a parameter as a model's task reads it: ``more`` names its default there, or fewer choices."""
+    """Return a parameter; ``more`` has a task's default or fewer choices."""
     return _BY_NAME[name]._replace(**more)
 
 
 def hints_and_options(
     query: Mapping[str, Any], content_type: str
 ) -> tuple[Hints, AnswerOptions]:
-    """Return what a request's parameters say of its input and of the answer; parameters of others are left out."""
+    """Split a request's parameters into hints about the input and answer options."""
     values = {
         name: _BY_NAME[name].read(value)
         for name, value in query.items()

@@ -1,4 +1,4 @@
-"""Ranking: a row of numbers becomes the likeliest labels, for tasks on sound, text and tables."""
+"""Rank rows of scores for tasks on sound, text and tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.foreign.activations import configured_activation
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
@@ -31,43 +32,47 @@ _OUTPUT_KEYS = {
     "text-classification": "text.output",
     "tabular-classification": "scores, in [[outputs]]",
 }
-"""Where a manifest says which output has the scores."""
+"""The manifest's key for the output with the scores, by task."""
 
 
 class Ranking(NamedTuple):
-    """The way from an output to labels with scores."""
+    """The conversion of an output to labels with scores.
 
-    spec: TensorSpec  # the output, its last axis the classes
+    Attributes:
+        spec: the output; its last axis is the classes.
+        options: the manifest's ``[classification]``, completed by the model's files.
+        keys: the output with the class names, as of scikit-learn's classifiers in ONNX;
+            empty without one.
+    """
+
+    spec: TensorSpec
     labels: Labels
-    options: ClassificationOptions  # the manifest's ``[classification]``, completed by what the files say
+    options: ClassificationOptions
     calibration: Calibration | None = None
-    keys: str = ""  # the output with the classes' names, as scikit-learn's classifiers in ONNX have one; else empty
+    keys: str = ""
 
     def with_labels_of(self, run: Arrays) -> Ranking:
-        """Return the ranking with the class names that a run's outputs have, if they do."""
+        """Return the ranking with the class names in a run's outputs, if any."""
         names = self.names_in(run)
         if not names or (self.labels.names and are_numbers(names)):
             return self
         return self._replace(labels=Labels(names))
 
     def names_in(self, run: Arrays) -> Sequence[str]:
-        """Return the class names that a run's outputs have; empty if they have none."""
+        """Return the class names in a run's outputs; empty without any."""
         if not self.keys:
             return ()
-        keys = run[self.keys].tolist()
-        return [
-            key.decode(errors="replace") if isinstance(key, bytes) else str(key)
-            for key in keys
-        ]
+        names = []
+        for key in run[self.keys].tolist():
+            is_bytes = isinstance(key, bytes)
+            names.append(key.decode(errors="replace") if is_bytes else str(key))
+        return names
 
     @property
     def problem(self) -> str:
-        """The fault of the labels; empty if there is none."""
-        return mismatch(
-            self.labels,
-            self.spec.shape[-1] if self.spec.shape else 1,
-            self.options.label_offset,
-        )
+        """Return the labels' fault; empty if there is none."""
+        classes = self.spec.shape[-1] if self.spec.shape else 1
+        return mismatch(self.labels, classes, self.options.label_offset)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -76,13 +81,16 @@ class Ranking(NamedTuple):
 
     @property
     def score_parameters(self) -> tuple[Parameter, ...]:
-        """Return those of :attr:`parameters` that choose entries by their score."""
+        """Return the parameters that choose entries by score."""
         return parameter("top_k", default=TOP_K), parameter(
             "threshold", default=self.options.threshold
         )
 
     def rows(self, array: Array) -> Array:
-        """Return scores, float64 [rows, classes]; one number for two labels is the probability of the second."""
+        """Return scores, float64 [rows, classes].
+
+        One number for two labels is the probability of the second.
+        """
         values = real_values(array, self.spec)
         classes = values.shape[-1] if values.ndim else 1
         rows = values.reshape(-1, classes) if values.size else np.zeros((0, classes))
@@ -90,43 +98,41 @@ class Ranking(NamedTuple):
         if classes == 1 and len(self.labels.names) == 2:
             rows = np.concatenate([1 - rows, rows], axis=1)
         if self.calibration is not None:
-            rows = np.array([self.calibration.apply(row) for row in rows]).reshape(
-                rows.shape
-            )
+            calibrated = [self.calibration.apply(row) for row in rows]
+            rows = np.array(calibrated).reshape(rows.shape)
         return rows
 
     def best(
         self, row: Array, options: AnswerOptions, /, **more: Any
     ) -> list[dict[str, Any]]:
-        """Return ``{"label", "index", "score"}`` of the best classes, ties in order of the class; ``more`` in each."""
-        threshold = (
-            self.options.threshold if options.threshold is None else options.threshold
-        )
+        """Return ``{"label", "index", "score"}`` of the best classes, ties by class.
+
+        ``more`` has further keys of each entry.
+        """
+        threshold = options.threshold
+        if threshold is None:
+            threshold = self.options.threshold
         floor = -np.inf if threshold is None else threshold
         names = self.labels.in_language(options.language)
         shift = self.options.label_offset
-        order = np.argsort(-row, kind="stable")[
-            : TOP_K if options.top_k is None else options.top_k
-        ]
-        return [
-            {
-                **more,
-                "label": label_of(names, int(index) + shift),
-                "index": int(index),
-                "score": float(row[index]),
-            }
-            for index in order
-            if row[index] >= floor and np.isfinite(row[index])
-        ]
+        top_k = TOP_K if options.top_k is None else options.top_k
+        entries = []
+        for number in np.argsort(-row, kind="stable")[:top_k]:
+            index, score = int(number), float(row[number])
+            if score >= floor and np.isfinite(score):
+                label = label_of(names, index + shift)
+                entries.append({**more, "label": label, "index": index, "score": score})
+        return entries
 
 
 def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
-    """Set up with the manifest's ``[classification]``, labels and what the files say of an output; see
-    :func:`_output_number`.
+    """Build the ranking of an output from the manifest, labels and files.
+
+    Args:
+        name: the output; empty for the only one, or one that has labels or a usual name.
     """
-    number = _output_number(
-        facts, name or facts.manifest.section(ClassificationOptions).output, task
-    )
+    declared = facts.manifest.section(ClassificationOptions).output
+    number = _output_number(facts, name or declared, task)
     metadata = facts.output_metadata(number)
     labels = find_labels(facts, number if metadata.associated_files else None)
     spec = facts.outputs[number]
@@ -140,42 +146,37 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
 
 
 def _names_in_graph(facts: ModelFacts, spec: TensorSpec) -> Sequence[str]:
-    """Return the class names that the graph shows for the columns of an output; empty if there are none."""
+    """Return the graph's class names of an output's columns; empty without any."""
     columns = spec.shape[-1] if spec.shape else 1
     for name in (spec.name, *spec.aliases, *facts.class_outputs):
         graph_output = facts.class_outputs.get(name)
-        if (
-            graph_output is not None
-            and len(graph_output.targets) == 1
-            and len(graph_output.targets[0]) == columns
-        ):
+        if graph_output is None or len(graph_output.targets) != 1:
+            continue
+        if len(graph_output.targets[0]) == columns:
             return graph_output.targets[0]
     return ()
 
 
 def are_numbers(names: Sequence[str]) -> bool:
-    """Return whether class names are no more than the numbers of the columns."""
+    """Return whether class names are just the column numbers."""
     return all(name == str(number) for number, name in enumerate(names))
 
 
 def _output_number(facts: ModelFacts, name: str, task: str) -> int:
-    """Return which output holds the scores: the named one, the only one, else the one with labels or a usual name."""
-    names = [spec.name for spec in facts.outputs]
+    """Return the position of the output with the scores.
+
+    It is the named or only one, else the only one with labels, a usual name or keys.
+    """
+    key = _OUTPUT_KEYS.get(task, "")
     if name:
-        return facts.outputs.index(
-            named_tensor(facts.outputs, _OUTPUT_KEYS.get(task, ""), name)
-        )
+        return facts.outputs.index(named_tensor(facts.outputs, key, name))
+    names = [spec.name for spec in facts.outputs]
     if len(names) == 1:
         return 0
-    signs = (
-        [
-            bool(facts.output_metadata(number).associated_files)
-            for number in range(len(names))
-        ],
-        [is_score_name(output) for output in names],
-        [bool(keys_of(facts, output)) for output in names],
-    )
-    for sign in signs:
+    labelled = [bool(tensor.associated_files) for tensor in _output_metadata(facts)]
+    with_usual_name = [is_score_name(output) for output in names]
+    with_keys = [bool(keys_of(facts, output)) for output in names]
+    for sign in (labelled, with_usual_name, with_keys):
         if sum(sign) == 1:
             return sign.index(True)
     listed = ", ".join(names)
@@ -184,35 +185,35 @@ def _output_number(facts: ModelFacts, name: str, task: str) -> int:
     )
 
 
+def _output_metadata(facts: ModelFacts) -> list[TensorMetadata]:
+    return [facts.output_metadata(number) for number in range(len(facts.outputs))]
+
+
 def is_score_name(name: str) -> bool:
-    """Return whether converters give this name to an output of scores."""
+    """Return whether converters use this name for an output of scores."""
     return name.casefold() in _SCORE_NAMES
 
 
 def keys_of(facts: ModelFacts, name: str) -> str:
-    """Return the output with the class names of an output of scores; empty if there is none.
+    """Return the output with the class names of a score output; empty without one.
 
-    It is the keys of a map, or what sklearn-onnx writes with ``output_class_labels=True``.
+    It has the keys of a map, or is sklearn-onnx's ``output_class_labels=True``.
     """
-    names = [spec.name for spec in facts.outputs]
-    keys = (
-        name.removesuffix(".values") + ".keys"
-        if name.endswith(".values")
-        else "class_labels"
-    )
-    return keys if keys in names else ""
+    keys = "class_labels"
+    if name.endswith(".values"):
+        keys = name.removesuffix(".values") + ".keys"
+    return keys if any(spec.name == keys for spec in facts.outputs) else ""
 
 
 def _options(
     facts: ModelFacts, spec: TensorSpec, labels: int, task: str
 ) -> ClassificationOptions:
-    """Complete the manifest's ``[classification]`` by the files beside the model, key by key."""
+    """Complete the manifest's ``[classification]`` by files, key by key."""
     options = facts.manifest.section(ClassificationOptions)
     if options.activation is not None:
         return options
     classes = spec.shape[-1] if spec.shape and not spec.open else -1
-    return options._replace(
-        activation=configured_activation(
-            facts, task, classes if classes > 0 else labels
-        )
-    )
+    if classes <= 0:
+        classes = labels
+    activation = configured_activation(facts, task, classes)
+    return options._replace(activation=activation)

@@ -1,4 +1,4 @@
-"""Scores: stored integers, logits and uncalibrated numbers become those that are answered."""
+"""Convert stored integers, logits and uncalibrated numbers to scores."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _TINY = 1e-16  # keeps logarithms finite
 
 
 class ClassificationOptions(NamedTuple):
-    """The manifest's ``[classification]``. None leaves a key to the files; ``label_offset`` is added to a class's
-    number to find its label.
+    """The manifest's ``[classification]``; None leaves a key to the files.
+
+    ``label_offset`` is added to a class's number to find its label.
     """
 
     activation: Annotated[str | None, TomlTable.choice, ACTIVATIONS] = None
@@ -34,7 +35,10 @@ CLASSIFICATION = Section("classification", ClassificationOptions)
 
 
 class Calibration(NamedTuple):
-    """Score calibration of TFLite metadata: scale / (1 + exp(-(slope * t(score) + offset))), per class."""
+    """Score calibration of TFLite metadata, per class.
+
+    A score becomes scale / (1 + exp(-(slope * t(score) + offset))).
+    """
 
     parameters: Array  # [classes, (scale, slope, offset, least score)]; NaN rows and lower scores get the default
     transformation: str  # ``identity``, ``log`` or ``inverse_logistic``
@@ -59,7 +63,10 @@ class Calibration(NamedTuple):
 
 
 def real_values(array: Array, spec: TensorSpec) -> Array:
-    """Return the real numbers that a quantised output's stored integers stand for; other outputs as they are."""
+    """Convert a quantised output's stored integers to reals.
+
+    Other outputs are returned unchanged.
+    """
     return (
         dequantize(array, spec)
         if spec.quantization is not None and array.dtype.kind in "iu"
@@ -68,7 +75,7 @@ def real_values(array: Array, spec: TensorSpec) -> Array:
 
 
 def activate(scores: Array, activation: str | None) -> Array:
-    """Turn logits into probabilities along the last axis; ``none`` and None leave them."""
+    """Convert logits to probabilities; ``none`` and None change nothing."""
     if activation == "sigmoid":
         return sigmoid(scores)
     return softmax(scores) if activation == "softmax" else scores
@@ -90,7 +97,7 @@ def softmax(values: Array) -> Array:
 
 
 def threshold_of(tensor: TensorMetadata) -> float | None:
-    """Return the score below which the file's author would show nothing."""
+    """Return the score below which the file's author shows nothing."""
     if not tensor.process_units:
         return None
     from pocketserve.runtimes.metadata_parts import ScoreThresholding  # late, see there
@@ -102,7 +109,7 @@ def threshold_of(tensor: TensorMetadata) -> float | None:
 
 
 def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
-    """Return the calibration of an output; None where the file has none that can be read."""
+    """Return an output's calibration; None without a readable one."""
     tensor = facts.output_metadata(output)
     if not tensor.process_units:
         return None
@@ -135,7 +142,10 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
 
 
 def _parse(text: str) -> Array:
-    """Parse a line per class: ``scale,slope,offset[,least score]``; an empty line has no parameters."""
+    """Parse a line per class: ``scale,slope,offset[,least score]``.
+
+    An empty line has no parameters.
+    """
     lines = text.splitlines()
     if len(lines) > MAX_CLASSES:
         raise ValueError(f"a calibration of more than {MAX_CLASSES} classes")

@@ -1,4 +1,7 @@
-"""Selection of a model's task: the manifest's, else ``task.py`` beside it, else a certain one, else tensors."""
+"""Choose a model's task.
+
+The order: the manifest's, ``task.py`` beside it, one that certainly fits, tensors.
+"""
 
 from __future__ import annotations
 

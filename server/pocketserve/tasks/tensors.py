@@ -45,15 +45,15 @@ def create(facts: ModelFacts, problem: str = "") -> Tensors:
 
 
 class Tensors:
-    """Takes a JSON array (one input), an object of arrays by input name, or a ``.npy`` file.
+    """Take a JSON array (one input), an object of arrays by input name, or ``.npy``.
 
     Args:
-        optional: inputs that the server fills in where they are missing: the state of a model with a memory.
-        labels: names of classes, for those who ask for classes of an output.
-        problem: why a model whose file names another task is served by this one; empty for all others.
+        optional: inputs that the server fills in if missing: a model's state.
+        labels: class names, for clients that request an output's classes.
+        problem: why this task serves a model whose file names another; else empty.
 
     Attributes:
-        advice: how a model that looks like one of another task gets it; empty where nothing tells.
+        advice: how to set the task that the model seems to have; empty if unclear.
     """
 
     name = "tensors"
@@ -91,7 +91,7 @@ class Tensors:
         return Prepared([{spec.name: arrays.fit_values(values, spec)}])
 
     def prepare_tensors(self, contents: Mapping[str, memoryview]) -> Prepared:
-        """Return the input arrays of JSON or ``.npy`` contents by the names of inputs."""
+        """Return the input arrays of JSON or ``.npy`` contents by input name."""
         self._check_names(contents)
         inputs: dict[str, Array] = {}
         for name, content in contents.items():
@@ -120,7 +120,7 @@ class Tensors:
         ]
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's inputs."""
         return Form(("tensors",))
 
     def _by_name(self, values: Mapping[str, object]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Rows of named numbers in, the likeliest classes of each row out."""
+"""Classify rows of named numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TabularClassification(TableTask):
         self.problem = first.problem
 
     def form(self) -> Form:
-        """Return what the task takes."""
+        """Return the task's inputs and parameters."""
         return super().form()._replace(parameters=self._ranking.parameters)
 
     def structure(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows of named values in, one number per row and target out."""
+"""Predict numbers from rows of named values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RegressionTarget(NamedTuple):
     unit: str = ""
 
     def entry(self, row: int | None, value: float) -> dict[str, Any]:
-        """Return the entry of a row; None stands for the only row."""
+        """Return a row's entry; None is the only row."""
         entry: dict[str, Any] = {} if row is None else {"row": row}
         entry |= {"name": self.name, "value": value}
         return {**entry, "unit": self.unit} if self.unit else entry
@@ -132,7 +132,7 @@ class TabularRegression(TableTask):
         return answer
 
     def _targets_of(self, count: int) -> Sequence[RegressionTarget]:
-        """Return the targets of as many numbers a row as a run has answered."""
+        """Return the targets for a run's number of columns."""
         if len(self._targets) == count:
             return self._targets
         first = self._targets[0]

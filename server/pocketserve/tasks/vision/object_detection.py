@@ -1,4 +1,4 @@
-"""A picture in, boxes of what is on it out."""
+"""Find objects and their boxes in a picture."""
 
 from __future__ import annotations
 
@@ -48,55 +48,47 @@ IOU = 0.5
 FINAL_COLUMNS = 6  # a box, its score and its class
 MAX_ANCHORS_BYTES = 16 * 2**20
 NO_OBJECT_MODELS = ("detr", "yolos", "table-transformer")
-"""Model types whose last class is "no object". Source: huggingface/transformers, image_processing_detr.py."""
+"""Model types whose last class is "no object".
+
+Source: huggingface/transformers, image_processing_detr.py.
+"""
 
 SIGMOID_MODELS = (
     *("conditional_detr", "dab-detr", "deformable_detr", "deta", "lw_detr", "rf_detr"),
     *("rt_detr", "rt_detr_v2", "d_fine", "deimv2"),
 )
-"""Model types with one sigmoid a class. Source: their ``post_process_object_detection`` in the same project."""
+"""Model types with one sigmoid per class.
+
+Source: their ``post_process_object_detection`` in the same project.
+"""
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether the outputs are those of the detection operator, or the files say that they hold boxes."""
+    """Return whether outputs or files are those of a detector of pictures."""
     return takes_picture(facts) and (
         is_postprocessed(facts.outputs) or _format_of_files(facts) is not None
     )
 
 
 def _options(facts: ModelFacts) -> DetectionOptions:
-    """Return the manifest's options, completed by what the files say."""
+    """Return the manifest's options, completed by the model's files."""
     options = facts.manifest.section(DetectionOptions)
-    tensors = facts.metadata.outputs
-    contents = [
-        tensor.content.properties for tensor in tensors if tensor.content is not None
-    ]
-    more: dict[str, Any] = {
-        "format": None if options.classes else _format_of_files(facts),
-        "threshold": next(
-            (
-                value
-                for tensor in tensors
-                if (value := threshold_of(tensor)) is not None
-            ),
-            None,
-        ),
-        "coordinates": next(
-            (
-                c.coordinate_type
-                for c in contents
-                if isinstance(c, BoundingBoxProperties)
-            ),
-            None,
-        ),
-    }
-    return dataclasses.replace(
-        options, **{key: more[key] for key in more if getattr(options, key) is None}
-    )
+    if options.format is None and not options.classes:
+        options = dataclasses.replace(options, format=_format_of_files(facts))
+    for tensor in facts.metadata.outputs:
+        if options.threshold is None:
+            options = dataclasses.replace(options, threshold=threshold_of(tensor))
+        properties = tensor.content.properties if tensor.content is not None else None
+        if options.coordinates is not None:
+            continue
+        if isinstance(properties, BoundingBoxProperties):
+            coordinates = properties.coordinate_type
+            options = dataclasses.replace(options, coordinates=coordinates)
+    return options
 
 
 def _format_of_files(facts: ModelFacts) -> str | None:
-    """Return the format that Ultralytics' or Hugging Face's files name; only for outputs that look like it."""
+    """Return the format in Ultralytics' or Hugging Face's files, if outputs fit."""
     tables = [spec.shape for spec in facts.outputs if len(spec.shape) == 3]
     if is_ultralytics(facts) and tables:
         task = facts.properties.get("task")
@@ -125,8 +117,8 @@ def _format_of_files(facts: ModelFacts) -> str | None:
 def _format_of_ultralytics(facts: ModelFacts, shape: Sequence[int]) -> str:
     """Return the format of a detector's rows.
 
-    A final row has six numbers, and so has a row of scores for two classes. An
-    exporter writes the scores as columns; other converters transpose them. Source:
+    A final row has six numbers, and so has a row of scores for two classes. The exporter
+    writes the scores as columns; other converters transpose them. Source:
     ultralytics/ultralytics, nn/autobackend.py (``end2end`` or ``args["nms"]``).
     """
     properties = facts.properties
@@ -143,7 +135,7 @@ def _format_of_ultralytics(facts: ModelFacts, shape: Sequence[int]) -> str:
 
 
 def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None:
-    """Return the activation of a Hugging Face detector's logits; None if its files don't say.
+    """Return the activation of a Hugging Face detector's logits; None if unknown.
 
     Softmax has a last class "no object", so there is one more logit than there are names.
 
@@ -173,7 +165,7 @@ def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None
 def _anchors(
     facts: ModelFacts, options: DetectionOptions, width: int, height: int
 ) -> Array | None:
-    """Return [n, (center y, center x, height, width)]; None where boxes are boxes already."""
+    """Return [n, (center y, center x, height, width)]; None if boxes are final."""
     if options.anchors is not None:
         return generate_anchors(options.anchors, width, height)
     if options.anchors_file is None:
@@ -207,7 +199,7 @@ def _anchors(
 
 
 def create(facts: ModelFacts) -> Task:
-    """Set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say."""
+    """Build the task from the manifest, completed by the model's files."""
     options = _options(facts)
     if options.format in instances.FORMATS:
         return instances.InstanceDetection(facts, options)
@@ -215,9 +207,10 @@ def create(facts: ModelFacts) -> Task:
 
 
 class ObjectDetection(PictureTask):
-    """Reads boxes by their layout; for numbers instead of a picture they are in pixels of the input.
+    """Read boxes by their layout.
 
-    It is set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say.
+    The manifest's ``[image]``, ``[detection]`` and labels apply, completed by the model's
+    files. For numbers instead of a picture, boxes are in pixels of the input.
     """
 
     name = NAME
@@ -236,21 +229,21 @@ class ObjectDetection(PictureTask):
 
     @property
     def threshold(self) -> float:
-        """Return the least score that is answered where the caller names none."""
+        """Return the default of the lowest score."""
         return THRESHOLD if self._options.threshold is None else self._options.threshold
 
     @property
     def _iou(self) -> float | None:
-        """The overlap above which the weaker of two boxes is dropped; None drops none."""
-        return (
-            IOU
-            if self._options.iou is None and not self._outputs.suppressed
-            else self._options.iou
-        )
+        """Return the overlap above which weaker boxes are dropped; None drops none."""
+        if self._options.iou is None and not self._outputs.suppressed:
+            return IOU
+        return self._options.iou
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
-        defaults = self._options
+        """Return ``{"label", "index", "score", "box"}``, best first.
+
+        The box is in pixels of the upright picture.
+        """
         size = self._picture.size if context is None else context.input
         floor = self.threshold if options.threshold is None else options.threshold
         try:
@@ -261,26 +254,26 @@ class ObjectDetection(PictureTask):
                 f"the outputs do not fit [detection]: {error}",
             ) from None
         iou = options.values.get("iou", self._iou)
-        maximum = options.top_k or defaults.max
+        maximum = options.top_k or self._options.max
         best = np.arange(min(maximum, len(candidates.boxes)))
         if iou is not None:
             best = suppress(candidates.boxes, candidates.classes, iou, maximum)
-        boxes = context.boxes_to_picture(
-            candidates.boxes[best] * np.array([*size, *size])
-        )
+        corners = candidates.boxes[best] * np.array([*size, *size])
         names = self._labels.in_language(options.language)
-        return [
-            {
-                "label": label_of(names, int(number) + defaults.label_offset),
-                "index": int(number),
-                "score": float(score),
-                "box": box_entry(box),
-            }
-            for number, score, box in zip(
-                candidates.classes[best], candidates.scores[best], boxes, strict=True
+        entries: Answer = []
+        for position, box in zip(best, context.boxes_to_picture(corners), strict=True):
+            if not (box[2] > box[0] and box[3] > box[1]):
+                continue
+            number = int(candidates.classes[position])
+            entries.append(
+                {
+                    "label": label_of(names, number + self._options.label_offset),
+                    "index": number,
+                    "score": float(candidates.scores[position]),
+                    "box": box_entry(box),
+                }
             )
-            if box[2] > box[0] and box[3] > box[1]
-        ]
+        return entries
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
         top_k = parameter("top_k", default=self._options.max)

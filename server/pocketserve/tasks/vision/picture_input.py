@@ -1,4 +1,4 @@
-"""The input of every task on pictures: a picture, a camera frame or the tensor's own numbers become the tensor."""
+"""Convert pictures, camera frames or numbers to a picture task's input tensor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 CHANNELS = (1, 3)
 MASKS = ("pixel_mask",)
-"""Inputs that say which pixels belong to the picture. Source: huggingface/transformers, modeling_detr.py."""
+"""Inputs that mark the picture's pixels. Source: huggingface/transformers, modeling_detr.py."""
 
 NO_OPTIONS = ImageOptions()
 PICTURE_PARAMETERS = (
@@ -51,15 +51,30 @@ PICTURE_PARAMETERS = (
 """Those of every task on pictures."""
 
 
+_FITS = {
+    "crop": "cropped to its middle and scaled",
+    "letterbox": "scaled to fit between bars",
+}
+_INVERSIONS = {
+    "always": ", inverted",
+    "auto": ", inverted where the border is light",
+}
+"""Descriptions of options."""
+
+
 class PictureInput:
-    """Turns the body of a request into the input tensor; ValueError where its shape is not that of one picture.
+    """Convert a request's body to the input tensor.
 
     Args:
-        spec: the only input, [1, height, width, channels], [1, channels, height, width] or, grey, [1, height, width].
-        options: the manifest's ``[image]``, completed by what the file says.
+        spec: the only input, [1, height, width, channels], [1, channels, height, width] or,
+            grey, [1, height, width].
+        options: the manifest's ``[image]``, completed by the model's files.
         max_pixels: see :func:`~pocketserve.tasks.vision.pictures.read_picture`.
         channels: colour channels of an input that leaves them open.
-        masks: further inputs, which say that a pixel belongs to the picture.
+        masks: further inputs, which mark the pixels of the picture.
+
+    Raises:
+        ValueError: the shape is not that of one picture.
     """
 
     def __init__(
@@ -94,15 +109,15 @@ class PictureInput:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of the input in pixels; a usual size where it varies with the picture."""
+        """Return the input's (width, height); a usual size if it varies with the picture."""
         return self.shape.width, self.shape.height
 
     def read(
         self, body: memoryview, hints: Hints = NO_HINTS
     ) -> tuple[Array, Placement]:
-        """Return the input tensor, and the placement of the picture in it.
+        """Return the input tensor and the picture's placement in it.
 
-        Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
+        Numbers (JSON, ``.npy``) are the tensor itself; then the input counts as the picture.
         """
         if is_tensor(body, hints, self._single):
             tensor = self._read_tensor(body)
@@ -117,7 +132,7 @@ class PictureInput:
         return values, placement
 
     def fill_masks(self, placement: Placement) -> dict[str, Array]:
-        """Return the masks by input name: ones where the picture is, zeros in the padding."""
+        """Return the masks by input name: 1 for the picture, 0 for padding."""
         return {spec.name: _mask(spec, placement) for spec in self.masks}
 
     def _size_of(self, tensor: Array) -> tuple[int, int]:
@@ -137,40 +152,34 @@ class PictureInput:
         return arrays.fit_values(strict_json.loads(body), self._single)
 
     def describe(self) -> str:
-        """Return what happens to a picture, in words."""
+        """Describe the preparation of a picture."""
         options, (width, height, channels) = self.options, self.shape
-        fit = {
-            "crop": "cropped to its middle and scaled",
-            "letterbox": "scaled to fit between bars",
-        }
-        placed = f"{fit.get(options.resize or '', 'stretched')} to {width}x{height}"
+        fit = _FITS.get(options.resize or "", "stretched")
+        placed = f"{fit} to {width}x{height}"
         if options.sizing is not None:
             placed = describe_sizing(options.sizing)
-        colour = "BGR" if options.color == "bgr" else "RGB" if channels == 3 else "grey"
-        inverted = {
-            "always": ", inverted",
-            "auto": ", inverted where the border is light",
-        }.get(options.invert, "")
+        colour = "grey"
+        if options.color == "bgr":
+            colour = "BGR"
+        elif channels == 3:
+            colour = "RGB"
+        inverted = _INVERSIONS.get(options.invert, "")
         words = f"turned upright, {placed} {colour}{inverted}"
+        datatype = self.spec.datatype
         if self._takes_pixels():
-            return f"{words}, pixels from 0 to 255 as {self.spec.datatype}"
-        mean, std = (
-            f"{numbers[0]:.6g}"
-            if len(set(numbers)) == 1
-            else f"[{', '.join(f'{number:.6g}' for number in numbers)}]"
-            for numbers in (options.mean or (0.0,), options.std or (255.0,))
-        )
-        stored = (
-            f", then quantised to {self.spec.datatype}"
-            if self.spec.quantization
-            else f" as {self.spec.datatype}"
-        )
-        return f"{words}, {f'(pixel - {mean})' if mean != '0' else 'pixel'} / {std}{stored}"
+            return f"{words}, pixels from 0 to 255 as {datatype}"
+        mean = _numbers_text(options.mean or (0.0,))
+        std = _numbers_text(options.std or (255.0,))
+        pixel = "pixel" if mean == "0" else f"(pixel - {mean})"
+        stored = f" as {datatype}"
+        if self.spec.quantization:
+            stored = f", then quantised to {datatype}"
+        return f"{words}, {pixel} / {std}{stored}"
 
     def assumptions(self) -> list[str]:
-        """Return the defaults that are used because nothing states how a picture becomes the input.
+        """Return the defaults that are used because no file states them.
 
-        A statement about pixels comes from someone who knows the input, so the rest isn't reported then.
+        Whoever states the range of pixels knows the input, so the rest isn't reported then.
         """
         options = self.options
         takes_reals = self.spec.datatype.startswith("FP")
@@ -185,37 +194,47 @@ class PictureInput:
         return assumed
 
     def _takes_pixels(self) -> bool:
-        """Return whether pixels go in as they are; mean and std are then of the float model that was quantised."""
+        """Return whether pixels go in unchanged.
+
+        Mean and std are then those of the float model that was quantised.
+        """
         dtype = np.dtype(DATATYPES[self.spec.datatype].typestr)
-        return dtype == np.uint8 or (
-            dtype.kind in "iu" and self.spec.quantization is None and dtype != np.int8
-        )
+        if dtype == np.uint8:
+            return True
+        is_integer = dtype.kind in "iu" and dtype != np.int8
+        return is_integer and self.spec.quantization is None
+
+    def _stored(self, values: Array) -> Array:
+        if self.spec.quantization:
+            return quantize(values, self.spec)
+        return values.astype(DATATYPES[self.spec.datatype].typestr, copy=False)
 
     def _normalise(self, pixels: Array) -> Array:
-        dtype, options = np.dtype(DATATYPES[self.spec.datatype].typestr), self.options
+        dtype = np.dtype(DATATYPES[self.spec.datatype].typestr)
         if self._takes_pixels():
             values = pixels.astype(dtype)
-        elif dtype == np.int8 and options.mean is None:
+        elif dtype == np.int8 and self.options.mean is None:
             values = (pixels.astype(np.int16) - 128).astype(np.int8)
         else:
             values = pixels.astype(np.float32)
-            values -= np.asarray(options.mean or (0.0,), dtype=np.float32)
-            values /= np.asarray(options.std or (255.0,), dtype=np.float32)
-            values = (
-                quantize(values, self.spec)
-                if self.spec.quantization
-                else values.astype(dtype, copy=False)
-            )
+            values -= np.asarray(self.options.mean or (0.0,), dtype=np.float32)
+            values /= np.asarray(self.options.std or (255.0,), dtype=np.float32)
+            values = self._stored(values)
         if self.channels_first:
             values = values.transpose(2, 0, 1)
         with_batch = np.ascontiguousarray(values)[None]
         return with_batch[..., 0] if len(self._single.shape) == 3 else with_batch
 
 
+def _numbers_text(numbers: Sequence[float]) -> str:
+    texts = [f"{number:.6g}" for number in numbers]
+    return texts[0] if len(set(numbers)) == 1 else f"[{', '.join(texts)}]"
+
+
 def picture_specs(
     facts: ModelFacts,
 ) -> tuple[TensorSpec, tuple[TensorSpec, ...]] | None:
-    """Return the input for the picture, and those for its mask; None if there are several other inputs."""
+    """Return the picture's input and its masks; None if there are other inputs."""
     masks = tuple(
         spec for spec in facts.sent_inputs if spec.name in MASKS and _is_mask(spec)
     )
@@ -233,9 +252,10 @@ def _is_mask(spec: TensorSpec) -> bool:
 
 
 def _mask(spec: TensorSpec, placement: Placement) -> Array:
-    """Return a mask [1, height, width] of the picture's own size, or of the input's if that is fixed.
+    """Return a mask [1, height, width].
 
-    A fixed mask of another size than the picture's stands for the whole picture.
+    It has the picture's size, or the input's if that is fixed. A fixed mask of another size
+    than the picture's stands for the whole picture.
     """
     width, height = placement.input
     rows = height if spec.shape[1] == -1 else spec.shape[1]
@@ -247,7 +267,7 @@ def _mask(spec: TensorSpec, placement: Placement) -> Array:
 
 
 def _clear_padding(rows: Array, placement: Placement) -> None:
-    """Set everything to 0 that lies right of the picture or below it."""
+    """Set everything right of the picture or below it to 0."""
     rows[int(placement.target.height) :] = 0
     rows[:, int(placement.target.width) :] = 0
 
@@ -266,7 +286,7 @@ def _fitting_sizing(
 
 
 def describe_sizing(sizing: Sizing) -> str:
-    """Return what a processor does to a picture's size, in words."""
+    """Describe a processor's change of a picture's size."""
     if sizing.cut is not None:
         words = "cropped to its middle and scaled"
     elif sizing.exact is not None:
@@ -287,7 +307,10 @@ def describe_sizing(sizing: Sizing) -> str:
 
 
 def open_channels(facts: ModelFacts, options: ImageOptions) -> int | None:
-    """Return the colour channels of an input that leaves them open, from the files; None if they don't say."""
+    """Return the colour channels of an input that leaves them open, or None.
+
+    They come from the model's files.
+    """
     channels = facts.json_beside(CONFIG).get("num_channels")
     if channels in CHANNELS:
         return int(channels)
@@ -303,7 +326,11 @@ def open_channels(facts: ModelFacts, options: ImageOptions) -> int | None:
 def picture_input(
     facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
 ) -> PictureInput:
-    """Set up the input of a model; ``usual`` holds where neither manifest nor file says anything."""
+    """Build a model's input.
+
+    Args:
+        usual: defaults of options that neither manifest nor files set.
+    """
     specs = picture_specs(facts)
     spec, masks = specs if specs is not None else (facts.only_input(task), ())
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
@@ -317,8 +344,20 @@ def picture_input(
         picture = PictureInput(spec, options, facts.max_image_pixels, channels, masks)
     except ValueError as error:
         raise ModelLoadError(f"model.toml: task {task} does not fit: {error}") from None
-    channels = picture.shape.channels
     manifest = facts.manifest.section(ImageOptions)
+    options = _fit_channels(options, manifest, picture.shape.channels)
+    picture.options = options._replace(sizing=picture.options.sizing)
+    facts.assumed.extend(picture.assumptions())
+    return picture
+
+
+def _fit_channels(
+    options: ImageOptions, manifest: ImageOptions, channels: int
+) -> ImageOptions:
+    """Adapt options to the input's channels.
+
+    Files may describe three channels of a model with one; the manifest may not.
+    """
     for key in ("mean", "std", "fill"):
         numbers = getattr(options, key)
         if not numbers or len(numbers) in (1, channels):
@@ -329,27 +368,21 @@ def picture_input(
             raise ModelLoadError(
                 f"image.{key} has {len(numbers)} numbers, the picture has {plural(channels, 'channel')}"
             )
-        options = options._replace(
-            **{key: numbers[:1]}
-        )  # a file's numbers for three channels, and a model of one
+        options = options._replace(**{key: numbers[:1]})
     if options.color == "bgr" and manifest.color is None and channels == 1:
-        options = options._replace(
-            color=None
-        )  # a file's order of three channels, and a model of one
-    if (
-        options.color is not None
-        and (1 if options.color == "grayscale" else 3) != channels
-    ):
+        options = options._replace(color=None)
+    if options.color is None:
+        return options
+    expected = 1 if options.color == "grayscale" else 3
+    if expected != channels:
         raise ModelLoadError(
             f"model.toml: image.color is {options.color}, but the input has {channels} channels"
         )
-    picture.options = options._replace(sizing=picture.options.sizing)
-    facts.assumed.extend(picture.assumptions())
-    return picture
+    return options
 
 
 def takes_picture(facts: ModelFacts) -> bool:
-    """Return whether the only input has the shape of a picture; a mask of its pixels may come beside it."""
+    """Return whether the only input, besides a mask, has a picture's shape."""
     specs = picture_specs(facts)
     if specs is None or specs[0].open:
         return False
@@ -362,33 +395,31 @@ def takes_picture(facts: ModelFacts) -> bool:
 
 
 def is_tensor(body: memoryview, hints: Hints, spec: TensorSpec | None = None) -> bool:
-    """Return whether a body holds numbers rather than a picture.
+    """Return whether a body has numbers rather than a picture.
 
-    An array of uint8 may be a picture, but not one of just the datatype and shape of ``spec``.
+    An array of uint8 may be a picture, unless it has the datatype and shape of ``spec``.
     """
     if hints.values and is_frame(hints):
         return False
     if not arrays.is_npy(body):
         return arrays.looks_like_json(body)
     array = arrays.read_npy(body)
-    fits = (
-        spec is not None
-        and spec.datatype == "UINT8"
-        and array.dtype == np.uint8
-        and array.shape == spec.shape
-    )
-    return fits or arrays.picture_in(array) is None
+    if spec is None or spec.datatype != "UINT8":
+        return arrays.picture_in(array) is None
+    if array.dtype == np.uint8 and array.shape == spec.shape:
+        return True
+    return arrays.picture_in(array) is None
 
 
 def picture_shape(
     spec: TensorSpec, size: tuple[int, int] | None = None, channels: int | None = None
 ) -> tuple[PictureShape, bool]:
-    """Return size and channels of a picture input, and whether the channels come first.
+    """Return a picture input's shape, and whether the channels come first.
 
     Args:
         size: (width, height) for an input that leaves them open.
-        channels: colour channels for an input that leaves them open. If it leaves everything open, they come first,
-            as in PyTorch's exports.
+        channels: colour channels for an input that leaves them open. If it leaves
+            everything open, they come first, as in PyTorch's exports.
 
     Raises:
         ValueError: the shape is not that of one picture of fixed size.
@@ -399,13 +430,12 @@ def picture_shape(
             third = channels
         elif first == -1 and channels is not None and third not in CHANNELS:
             first = channels
-        for channels_first, (width, height, count) in enumerate(
-            ((second, first, third), (third, second, first))
-        ):
-            if size is not None and width in (-1, size[0]) and height in (-1, size[1]):
-                width, height = size
-            if count in CHANNELS and min(width, height) > 0:
-                return PictureShape(width, height, count), bool(channels_first)
+        channels_last = _fixed_shape(PictureShape(second, first, third), size)
+        if channels_last is not None:
+            return channels_last, False
+        channels_first = _fixed_shape(PictureShape(third, second, first), size)
+        if channels_first is not None:
+            return channels_first, True
     detail = f"input {spec.name!r} has shape {list(spec.shape)}, which is not that of a picture"
     if len(spec.shape) == 4 and -1 in spec.shape[1:]:
         if size is None:
@@ -417,8 +447,23 @@ def picture_shape(
     raise ValueError(detail)
 
 
+def _fixed_shape(
+    shape: PictureShape, size: tuple[int, int] | None
+) -> PictureShape | None:
+    """Fill in an open size; return None if the result is no picture's."""
+    width, height, channels = shape
+    if size is not None and width in (-1, size[0]) and height in (-1, size[1]):
+        width, height = size
+    if channels not in CHANNELS or min(width, height) <= 0:
+        return None
+    return PictureShape(width, height, channels)
+
+
 class PictureTask(ABC):
-    """Takes a picture; also the input tensor's values as JSON or ``.npy``. Each task adds ``answer``."""
+    """A task that takes a picture, or the input tensor's values as JSON or ``.npy``.
+
+    Each task adds ``answer``.
+    """
 
     name: str
     media: ClassVar[str] = "picture"
@@ -435,7 +480,7 @@ class PictureTask(ABC):
         return {"labels": answer_labels(self.labels, self.label_offset)}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return one run; the context is the picture's placement in the input."""
+        """Return one run; the context is the picture's placement."""
         array, placement = self._picture.read(body, hints)
         masks = self._picture.fill_masks(placement)
         return Prepared([{self._picture.spec.name: array, **masks}], placement)
@@ -454,7 +499,7 @@ class PictureTask(ABC):
         return canvas.file("JPEG" if hints.values.get("annotate") == "jpeg" else "PNG")
 
     def form(self) -> Form:
-        """Return what the task takes: pictures, camera frames, or the tensor's own numbers."""
+        """Return the task's inputs: pictures, camera frames, or numbers."""
         return Form(
             ("picture", "tensors"),
             (*self._answer_parameters(), *self._labels.parameters, *PICTURE_PARAMETERS),
@@ -462,7 +507,7 @@ class PictureTask(ABC):
 
     @abstractmethod
     def _answer_parameters(self) -> tuple[Parameter, ...]:
-        """Return the request parameters that ``answer`` reads, but for the labels' language."""
+        """Return the request parameters of ``answer``, without the labels' language."""
 
     @abstractmethod
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""A picture in, the points of people's bodies out."""
+"""Find the points of people's bodies in a picture."""
 
 from __future__ import annotations
 
@@ -73,11 +73,9 @@ COCO_SKELETON = (
     *((11, 13), (13, 15), (12, 14), (14, 16)),
 )
 YOLO = "yolov8-pose"
-YOLO_THRESHOLD, YOLO_IOU, YOLO_MAX = (
-    0.25,
-    0.7,
-    300,
-)  # the defaults of these models' own tool
+YOLO_THRESHOLD = 0.25  # this and the next two are the defaults of Ultralytics' tool
+YOLO_IOU = 0.7
+YOLO_MAX = 300
 _MOVENET = ImageOptions(mean=(0.0,), std=(1.0,), resize="letterbox")
 FORMATS = {
     "movenet": _MOVENET,
@@ -93,21 +91,22 @@ MAX_POINTS = 1000
 
 
 def _pairs(table: TomlTable, key: str) -> tuple[tuple[int, int], ...]:
-    def check(value: object) -> bool:
-        return isinstance(value, list) and all(
-            isinstance(pair, list)
-            and len(pair) == 2
-            and all(type(end) is int and 0 <= end < 1000 for end in pair)
-            for pair in value
-        )
+    value = table.take(key, _are_pairs, "a list of pairs of keypoint numbers")
+    return tuple((first, second) for first, second in value or ())
 
-    return tuple(
-        map(tuple, table.take(key, check, "a list of pairs of keypoint numbers") or ())
-    )
+
+def _are_pairs(value: object) -> bool:
+    return isinstance(value, list) and all(_is_pair(pair) for pair in value)
+
+
+def _is_pair(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return all(type(end) is int and 0 <= end < MAX_POINTS for end in value)
 
 
 class PoseOptions(NamedTuple):
-    """The reading of people's points; None and empty leave a key to the outputs, the labels or the task."""
+    """The manifest's ``[pose]``; None and empty leave a key to outputs or labels."""
 
     format: Annotated[str | None, TomlTable.choice, tuple(FORMATS)] = None
     keypoints: Annotated[tuple[str, ...], TomlTable.texts] = ()
@@ -121,9 +120,13 @@ POSE = Section("pose", PoseOptions)
 
 
 class Person(NamedTuple):
-    """Points [k, (x, y)] of one person as ratios of the input, their scores [k], and the person's score.
+    """A person's points and scores.
 
-    ``box`` [(left, top), (right, bottom)] is of a model that finds one, as ratios too, and so is its class.
+    Attributes:
+        points: [k, (x, y)], as ratios of the input.
+        scores: [k].
+        box: [(left, top), (right, bottom)] as ratios; None if the model finds none.
+        class_number: the class of the box.
     """
 
     points: Array
@@ -134,7 +137,7 @@ class Person(NamedTuple):
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether MoveNet's [1, 1, 17, 3] comes out, or PoseNet's heat maps and offsets of 17 points."""
+    """Return whether the outputs are MoveNet's, or PoseNet's with 17 points."""
     if _is_yolo(facts):
         return takes_picture(facts)
     shapes = [spec.shape for spec in facts.outputs]
@@ -151,32 +154,35 @@ def _is_yolo(facts: ModelFacts) -> bool:
 
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
     shapes = [spec.shape for spec in outputs]
-    if len(shapes) == 1 and len(shapes[0]) in (3, 4):
-        return {(4, 3): "movenet", (3, 56): "movenet-multipose"}.get(
-            (len(shapes[0]), shapes[0][-1])
-        )
+    if len(shapes) == 1:
+        shape = shapes[0]
+        if len(shape) == 4 and shape[-1] == 3:
+            return "movenet"
+        if len(shape) == 3 and shape[-1] == 56:
+            return "movenet-multipose"
+        if len(shape) in (3, 4):
+            return None
     maps = [shape for shape in shapes if len(shape) == 4]
-    return (
-        "posenet"
-        if any(b[3] == 2 * a[3] > 0 and a[1:3] == b[1:3] for a in maps for b in maps)
-        else None
-    )
+    for heat, offset in itertools.product(maps, maps):
+        if offset[3] == 2 * heat[3] > 0 and heat[1:3] == offset[1:3]:
+            return "posenet"
+    return None
 
 
 def _posenet_outputs(
     options: PoseOptions, outputs: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, TensorSpec]:
-    """Return heat maps with one channel a point, and offsets with two."""
+    """Return heat maps with a channel per point, and offsets with two."""
     maps = [spec for spec in outputs if len(spec.shape) == 4]
-    heatmaps, offsets = (
-        maps if name is None else [named_tensor(outputs, f"pose.{role}", name)]
-        for role, name in (("heatmaps", options.heatmaps), ("offsets", options.offsets))
-    )
+    heatmaps = offsets = maps
+    if options.heatmaps is not None:
+        heatmaps = [named_tensor(outputs, "pose.heatmaps", options.heatmaps)]
+    if options.offsets is not None:
+        offsets = [named_tensor(outputs, "pose.offsets", options.offsets)]
     for heat, offset in itertools.product(heatmaps, offsets):
-        if (
-            len(heat.shape) == len(offset.shape) == 4
-            and offset.shape[3] == 2 * heat.shape[3]
-        ):
+        if len(heat.shape) != 4 or len(offset.shape) != 4:
+            continue
+        if offset.shape[3] == 2 * heat.shape[3]:
             return heat, offset
     raise ModelLoadError(
         "model.toml: pose.format posenet needs heat maps [1, h, w, k] and offsets [1, h, w, 2 k]"
@@ -184,7 +190,7 @@ def _posenet_outputs(
 
 
 class PoseEstimation(PictureTask):
-    """Reads points by the format: of PoseNet's heat maps and offsets, or of the only output of a MoveNet."""
+    """Read points from PoseNet's maps, MoveNet's output or YOLO's rows."""
 
     name = NAME
     answer_text = "score, box and keypoints of each body, in pixels of the picture"
@@ -218,32 +224,29 @@ class PoseEstimation(PictureTask):
             )
 
     def structure(self) -> dict[str, Any]:
-        """Return the names of the points; a model without names of its own may have the 17 of COCO."""
+        """Return the points' names, by default the 17 of COCO."""
         points = self._point_count()
         return {
             "labels": list(self.labels) or (list(COCO) if points == len(COCO) else [])
         }
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return a person per entry, best first: ``{"label", "score", "box", "keypoints"}``, in pixels of the picture.
+        """Return ``{"label", "score", "box", "keypoints"}`` per person, best first.
 
-        ``threshold`` is the least score of a person; all points are answered, each with its score.
+        Positions are in pixels of the picture. ``threshold`` is a person's lowest score;
+        all points are answered, each with its score.
         """
         floor = self._threshold if options.threshold is None else options.threshold
-        people = (
-            self._bodies(runs[0], floor, options)
-            if self._format == YOLO
-            else self._people(runs[0])
-        )
-        people = [person for person in people if person.score >= floor]
+        bodies = self._bodies(runs[0], floor, options)
+        people = [person for person in bodies if person.score >= floor]
         people.sort(key=lambda person: -person.score)
-        return [
-            self._entry(person, context, options.language)
-            for person in people[: options.top_k]
-        ]
+        entries: Answer = []
+        for person in people[: options.top_k]:
+            entries.append(self._entry(person, context, options.language))
+        return entries
 
     def form(self) -> Form:
-        """Return what the task takes, with names of the points, and the pairs that a drawing joins."""
+        """Return the task's form, with point names and a drawing's bones."""
         count = self._point_count()
         names = self._names(count, None)
         return super().form()._replace(keypoints=names, skeleton=self._skeleton(count))
@@ -292,42 +295,51 @@ class PoseEstimation(PictureTask):
     def _entry(
         self, person: Person, placement: Placement, language: str | None
     ) -> dict[str, Any]:
-        points = placement.to_picture(person.points * np.array(self._picture.size))
-        names = self._names(len(points), language)
-        ends = points[
-            person.scores >= min(PERSON_THRESHOLD, float(person.scores.max()))
-        ]
+        size = np.array(self._picture.size)
+        points = placement.to_picture(person.points * size)
         if person.box is not None:
-            ends = placement.to_picture(person.box * np.array(self._picture.size))
-        corners = np.clip(
-            np.concatenate([ends.min(axis=0), ends.max(axis=0)]),
-            0,
-            [*placement.picture] * 2,
-        )
-        keypoints = [
-            {
-                "label": label_of(names, index),
-                "index": index,
-                "x": round(x, 2),
-                "y": round(y, 2),
-                "score": score,
-            }
-            for index, ((x, y), score) in enumerate(
-                zip(points.tolist(), person.scores.tolist(), strict=True)
-            )
-        ]
-        label = label_of(self._classes, person.class_number)
+            ends = placement.to_picture(person.box * size)
+        else:
+            least = min(PERSON_THRESHOLD, float(person.scores.max()))
+            ends = points[person.scores >= least]
+        corners = np.concatenate([ends.min(axis=0), ends.max(axis=0)])
+        corners = np.clip(corners, 0, [*placement.picture] * 2)
         return {
-            "label": label,
+            "label": label_of(self._classes, person.class_number),
             "score": person.score,
             "box": box_entry(corners),
-            "keypoints": keypoints,
+            "keypoints": self._keypoints(points, person.scores, language),
         }
+
+    def _keypoints(
+        self, points: Array, scores: Array, language: str | None
+    ) -> list[dict[str, Any]]:
+        names = self._names(len(points), language)
+        keypoints = []
+        rows = zip(points.tolist(), scores.tolist(), strict=True)
+        for index, ((x, y), score) in enumerate(rows):
+            keypoints.append(
+                {
+                    "label": label_of(names, index),
+                    "index": index,
+                    "x": round(x, 2),
+                    "y": round(y, 2),
+                    "score": score,
+                }
+            )
+        return keypoints
 
     def _bodies(
         self, outputs: Arrays, floor: float, options: AnswerOptions
     ) -> list[Person]:
-        """Return the bodies in a YOLO model's rows, without those that overlap a better one."""
+        if self._format == YOLO:
+            return self._bodies_in_rows(outputs, floor, options)
+        return self._people(outputs)
+
+    def _bodies_in_rows(
+        self, outputs: Arrays, floor: float, options: AnswerOptions
+    ) -> list[Person]:
+        """Return the bodies in YOLO's rows, without those that overlap a better one."""
         try:
             rows = self._reader.read(
                 outputs[self._reader.spec.name], self._picture.size, floor
@@ -383,7 +395,10 @@ class PoseEstimation(PictureTask):
 
 
 def _keypoint_shape(facts: ModelFacts, options: PoseOptions) -> tuple[int, int]:
-    """Return how many points a body has, and how many numbers a point; the third is its score."""
+    """Return the points per body, and the numbers per point.
+
+    The third number is the point's score.
+    """
     shape = literal(facts.properties.get("kpt_shape", ""))
     is_usual = (
         isinstance(shape, list | tuple)
@@ -396,7 +411,7 @@ def _keypoint_shape(facts: ModelFacts, options: PoseOptions) -> tuple[int, int]:
 
 
 def _keypoint_names(facts: ModelFacts) -> tuple[str, ...]:
-    """Return the names of the points of the first class; empty if the file has none."""
+    """Return the point names of the first class; empty without any."""
     names = literal(facts.properties.get("kpt_names", ""))
     names = names.get(0) if isinstance(names, dict) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -411,10 +426,10 @@ def _person(rows: Array, score: float) -> Person:
 
 
 def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
-    """Return the hottest cell of each point, moved by that cell's offset in pixels of the input.
+    """Return each point's hottest cell, moved by the cell's offset in pixels.
 
-    Cells are a stride apart and the first lies at 0, so that the last of n lies at (n - 1) strides. PoseNet's maps are
-    logits; those of others may be probabilities already.
+    Cells are a stride apart and the first is at 0, so the last of n is at (n - 1) strides.
+    PoseNet's maps are logits; those of others may be probabilities.
     """
     rows, columns, count = heat.shape
     flat, numbers = heat.reshape(-1, count).astype(np.float64), np.arange(count)

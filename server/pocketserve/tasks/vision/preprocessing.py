@@ -1,6 +1,7 @@
-"""Preprocessing as a picture model's files tell it: TFLite metadata, ONNX metadata, Hugging Face's JSON files.
+"""Read a picture model's preprocessing from its files.
 
-The manifest's ``[image]`` comes first, key by key; then these in the order below; then the defaults.
+These are TFLite metadata, ONNX metadata and Hugging Face's JSON files. The manifest's
+``[image]`` comes first, key by key; then these in the order below; then the defaults.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ _PIXEL_RANGES = {
 
 
 class ImageOptions(NamedTuple):
-    """The way from a picture to the input tensor: (pixel - mean) / std with pixels from 0 to 255.
+    """The conversion of a picture to the input tensor: (pixel - mean) / std.
 
-    None leaves a key to the model's files; ``size`` is (width, height), for inputs whose shape leaves them open.
-    ``sizing`` comes from the files of a library and replaces ``resize`` if its result fits the input.
+    Pixels are from 0 to 255. None leaves a key to the model's files. ``size`` is (width,
+    height), for inputs whose shape leaves them open. ``sizing`` comes from a library's
+    files and replaces ``resize`` if its result fits the input.
     """
 
     color: Annotated[str | None, TomlTable.choice, ("rgb", "bgr", "grayscale")] = None
@@ -85,7 +87,7 @@ IMAGE = Section("image", ImageOptions, _image)
 
 
 def image_options(facts: ModelFacts) -> ImageOptions:
-    """Return the manifest's options, completed by what the model's files say."""
+    """Return the manifest's options, completed by the model's files."""
     options = facts.manifest.section(ImageOptions)
     for source in (_tflite, _onnx, _hugging_face, _timm, _export_tool):
         options = complete(options, source(facts))
@@ -93,15 +95,20 @@ def image_options(facts: ModelFacts) -> ImageOptions:
 
 
 def complete(options: ImageOptions, more: ImageOptions) -> ImageOptions:
-    """Take missing keys from other options; ``crop_fraction`` and ``sizing`` only together with ``resize``."""
+    """Fill in missing keys from other options.
+
+    ``crop_fraction`` and ``sizing`` are taken only together with ``resize``.
+    """
     keys = ["color", "resample", "fill", "size", "mean", "std"]
     if options.resize is None:
         keys += ["resize", "crop_fraction"]
-    if options.resize is None and options.size in (None, more.size):
-        keys.append("sizing")
-    return options._replace(
-        **{key: getattr(more, key) for key in keys if getattr(options, key) is None}
-    )
+        if options.size in (None, more.size):
+            keys.append("sizing")
+    missing = {}
+    for key in keys:
+        if getattr(options, key) is None:
+            missing[key] = getattr(more, key)
+    return options._replace(**missing)
 
 
 def _tflite(facts: ModelFacts) -> ImageOptions:
@@ -111,21 +118,21 @@ def _tflite(facts: ModelFacts) -> ImageOptions:
     tensor = facts.metadata.inputs[facts.inputs.index(inputs[0])]
     from pocketserve.runtimes.metadata_parts import ImageProperties  # late, see there
 
-    norm, properties = (
-        tensor.normalization,
-        tensor.content.properties if tensor.content is not None else None,
-    )
-    return ImageOptions(
-        mean=norm.mean if norm is not None else None,
-        std=norm.std if norm is not None else None,
-        size=_size(properties.default_size)
-        if isinstance(properties, ImageProperties)
-        else None,
-    )
+    options = ImageOptions()
+    if tensor.normalization is not None:
+        norm = tensor.normalization
+        options = options._replace(mean=norm.mean, std=norm.std)
+    properties = tensor.content.properties if tensor.content is not None else None
+    if isinstance(properties, ImageProperties):
+        options = options._replace(size=_size(properties.default_size))
+    return options
 
 
 def _onnx(facts: ModelFacts) -> ImageOptions:
-    """Read Ultralytics' exports, and the fields of Windows ML that Azure's Custom Vision writes."""
+    """Read the metadata of Ultralytics' exports and Azure's Custom Vision.
+
+    The latter writes the fields of Windows ML.
+    """
     properties = facts.properties
     options = ImageOptions()
     if is_ultralytics(facts):
@@ -153,7 +160,10 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
 
 
 def _image_size(properties: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the (width, height) of Ultralytics' ``imgsz``: a list of height and width, or a number."""
+    """Return the (width, height) of Ultralytics' ``imgsz``.
+
+    It is a list of height and width, or a number.
+    """
     sides = literal(properties.get("imgsz", ""))
     if isinstance(sides, int):
         sides = [sides, sides]
@@ -161,9 +171,10 @@ def _image_size(properties: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _yolov5(facts: ModelFacts) -> ImageOptions:
-    """Return the pictures of a YOLOv5 detector, or of its classifier.
+    """Return the options of a YOLOv5 detector or classifier.
 
-    Source: ultralytics/yolov5, utils/augmentations.py (``letterbox``, ``classify_transforms``).
+    Source: ultralytics/yolov5, utils/augmentations.py (``letterbox``,
+    ``classify_transforms``).
     """
     is_classifier = all(len(spec.shape) <= 2 for spec in facts.outputs)
     if not is_classifier:
@@ -213,7 +224,7 @@ def _processor_settings(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _resample(value: object) -> str | None:
-    """Return the filter of Pillow's number, or of a text such as ``PIL.Image.BOX``."""
+    """Return the filter of Pillow's number or of a text such as ``PIL.Image.BOX``."""
     if isinstance(value, str):
         name = value.rpartition(".")[2].lower()
         return name if name in RESAMPLE.values() else None
@@ -221,7 +232,7 @@ def _resample(value: object) -> str | None:
 
 
 def note_unknown_processor(facts: ModelFacts) -> None:
-    """Note a processor class whose defaults and peculiarities aren't known."""
+    """Note a processor class with unknown defaults."""
     file = _processor_settings(facts)
     if not file:
         return
@@ -240,35 +251,33 @@ def note_unknown_processor(facts: ModelFacts) -> None:
 def _normalization(
     config: Mapping[str, Any],
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std in pixels of what a processor does: it rescales pixels, then normalizes them."""
+    """Return a processor's mean and std in pixels.
+
+    It rescales pixels, then normalizes them.
+    """
     scale = 1.0
     if config.get("do_rescale", True):
         scale = 1 / _rescale_factor(config)
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
-    if (
-        config.get("do_normalize", True)
-        and config.get("image_mean") is not None
-        and config.get("image_std") is not None
-    ):
+    has_numbers = (
+        config.get("image_mean") is not None and config.get("image_std") is not None
+    )
+    if config.get("do_normalize", True) and has_numbers:
         mean = _numbers(config, "image_mean")
         std = _numbers(config, "image_std")
     if config.get("rescale_offset"):  # pixels from -1 to 1 are normalized
         mean = tuple(value + 1 for value in mean)
-    divisors = std
-    if config.get("include_top") and config.get(
-        "image_std"
-    ):  # EfficientNet divides by std once more
-        divisors = tuple(
-            value * again for value, again in _pairs(std, _numbers(config, "image_std"))
-        )
-    return tuple(value * scale for value in mean), tuple(
-        value * scale for value in divisors
-    )
+    if config.get("include_top") and config.get("image_std"):
+        # EfficientNet divides by std once more.
+        pairs = _pairs(std, _numbers(config, "image_std"))
+        std = tuple(value * again for value, again in pairs)
+    scaled_mean = tuple(value * scale for value in mean)
+    return scaled_mean, tuple(value * scale for value in std)
 
 
 def _rescale_factor(config: Mapping[str, Any]) -> float:
-    """Return what pixels are multiplied by.
+    """Return the factor of pixels.
 
     Raises:
         ModelLoadError: the file's factor is no number above 0.
@@ -288,7 +297,7 @@ def _rescale_factor(config: Mapping[str, Any]) -> float:
 def _pairs(
     first: tuple[float, ...], second: tuple[float, ...]
 ) -> list[tuple[float, float]]:
-    """Pair the numbers of two settings; a single one stands for each colour channel."""
+    """Pair the numbers of two settings; a single one counts for each channel."""
     if len(first) == 1:
         first = first * len(second)
     if len(second) == 1:
@@ -297,46 +306,29 @@ def _pairs(
 
 
 def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
-    """Return how a processor resizes, crops and pads.
+    """Return a processor's resizing, cropping and padding.
 
-    ``sizing`` is exact; ``resize``, ``crop_fraction`` and ``size`` are for inputs of other sizes than its result.
+    ``sizing`` is exact; ``resize``, ``crop_fraction`` and ``size`` are for inputs of
+    other sizes than its result.
     """
     size: Any = config.get("size")
-    size = size if isinstance(size, dict) else {}
+    if not isinstance(size, dict):
+        size = {}
     exact = _exact_size(config, size)
-    shortest, longest = (
-        _side(size.get("shortest_edge")),
-        _side(size.get("longest_edge")),
-    )
+    shortest = _side(size.get("shortest_edge"))
+    longest = _side(size.get("longest_edge"))
     if name == "LevitImageProcessor" and shortest:
-        shortest, longest = int(256 / 224 * shortest), 0
+        shortest = int(256 / 224 * shortest)
+        longest = 0
     within = _size((size.get("max_width"), size.get("max_height")))
-    crop = (
-        _config_size(config.get("crop_size")) if config.get("do_center_crop") else None
-    )
-    if crop is not None and name == "PerceiverImageProcessor" and exact is not None:
-        cut = (exact[0] / crop[0], exact[1] / crop[1])
-        return ImageOptions(
-            size=exact,
-            resize="crop",
-            crop_fraction=min(1.0, *cut),
-            sizing=Sizing(exact, cut=cut),
-        )
-    if crop is not None:
-        shortest = _shortest_before_crop(name, config, exact, shortest)
-        exact = None if shortest else exact
-        edge = shortest or min(exact or crop)
-        fraction = min(1.0, min(crop) / edge)
-        return ImageOptions(
-            size=crop,
-            resize="crop",
-            crop_fraction=fraction,
-            sizing=Sizing(exact, shortest, within=within, crop=crop),
-        )
+    if config.get("do_center_crop"):
+        crop = _config_size(config.get("crop_size"))
+        if crop is not None:
+            return _cropped(name, config, exact, shortest, within, crop)
+    pad = _config_size(config.get("pad_size"))
+    above = _side(config.get(MULTIPLE_ABOVE)) or 1
     if shortest and longest:
         multiple = 16 if name == "YolosImageProcessor" else 1
-        pad = _config_size(config.get("pad_size"))
-        above = _side(config.get(MULTIPLE_ABOVE)) or 1
         sizing = Sizing(
             shortest=shortest,
             longest=longest,
@@ -350,24 +342,50 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
     if longest:
         within = (longest, longest)
     if within is not None:
-        pad = _config_size(config.get("pad_size"))
-        above = _side(config.get(MULTIPLE_ABOVE)) or 1
         sizing = Sizing(within=within, multiple_above=above, pad=pad)
         return ImageOptions(size=pad or within, resize="stretch", sizing=sizing)
     if shortest:
         return _shortest_only(name, config, shortest)
     if exact is None:
         return ImageOptions()
-    pad = _config_size(config.get("pad_size"))
     if pad is not None and (pad[0] < exact[0] or pad[1] < exact[1]):
         pad = None  # the libraries refuse it
     return ImageOptions(size=pad or exact, sizing=Sizing(exact, pad=pad))
 
 
+def _cropped(
+    name: str,
+    config: Mapping[str, Any],
+    exact: tuple[int, int] | None,
+    shortest: int,
+    within: tuple[int, int] | None,
+    crop: tuple[int, int],
+) -> ImageOptions:
+    """Return the options of a processor that crops the middle."""
+    if name == "PerceiverImageProcessor" and exact is not None:
+        cut = (exact[0] / crop[0], exact[1] / crop[1])
+        return ImageOptions(
+            size=exact,
+            resize="crop",
+            crop_fraction=min(1.0, *cut),
+            sizing=Sizing(exact, cut=cut),
+        )
+    shortest = _shortest_before_crop(name, config, exact, shortest)
+    if shortest:
+        exact = None
+    edge = shortest or min(exact or crop)
+    return ImageOptions(
+        size=crop,
+        resize="crop",
+        crop_fraction=min(1.0, min(crop) / edge),
+        sizing=Sizing(exact, shortest, within=within, crop=crop),
+    )
+
+
 def _exact_size(
     config: Mapping[str, Any], size: Mapping[str, Any]
 ) -> tuple[int, int] | None:
-    """Return the size that a picture is stretched to; DPT rounds it to a multiple."""
+    """Return the size to stretch to; DPT rounds it to a multiple."""
     exact = _config_size(dict(size))
     above = _side(config.get(MULTIPLE_ABOVE))
     if exact is not None and above:
@@ -381,7 +399,7 @@ def _exact_size(
 def _shortest_before_crop(
     name: str, config: Mapping[str, Any], exact: tuple[int, int] | None, shortest: int
 ) -> int:
-    """Return the length of the shorter side from which a processor crops; 0 if it stretches to an exact size."""
+    """Return the shorter side before a crop; 0 if the size is exact."""
     if name == "PoolFormerImageProcessor":
         edge = shortest or min(exact or (0, 0))
         return int(edge / _crop_percentage(config))
@@ -389,7 +407,10 @@ def _shortest_before_crop(
 
 
 def _shortest_only(name: str, config: Mapping[str, Any], shortest: int) -> ImageOptions:
-    """Read a size of the shorter side alone. ConvNeXT crops by ``crop_pct``, or stretches large pictures."""
+    """Read a size of the shorter side alone.
+
+    ConvNeXT crops by ``crop_pct``, or stretches large pictures.
+    """
     square = (shortest, shortest)
     if name not in ("ConvNextImageProcessor", ""):
         return ImageOptions(
@@ -405,9 +426,10 @@ def _shortest_only(name: str, config: Mapping[str, Any], shortest: int) -> Image
 
 
 def _timm(facts: ModelFacts) -> ImageOptions:
-    """Read the ``config.json`` of a timm model.
+    """Read a timm model's ``config.json``.
 
-    Source: huggingface/pytorch-image-models, timm/data/transforms_factory.py, ``transforms_imagenet_eval``.
+    Source: huggingface/pytorch-image-models, timm/data/transforms_factory.py,
+    ``transforms_imagenet_eval``.
     """
     file = facts.json_beside(CONFIG)
     if not file:
@@ -463,7 +485,7 @@ def _timm_sized(
 
 
 def _export_tool(facts: ModelFacts) -> ImageOptions:
-    """Return the pictures of Teachable Machine and of Lobe, which state none in their files."""
+    """Return the options of Teachable Machine and Lobe, which write none."""
     if not facts.may_be_export:
         return ImageOptions()
     from pocketserve.tasks.foreign.exports.lobe import (
@@ -488,7 +510,7 @@ def _export_tool(facts: ModelFacts) -> ImageOptions:
 
 
 def is_ultralytics(facts: ModelFacts) -> bool:
-    """Return whether the file is an export of Ultralytics' YOLO, by the metadata that it writes into ONNX files."""
+    """Return whether metadata marks an export of Ultralytics' YOLO."""
     if not facts.properties:
         return False
     from pocketserve.tasks.foreign.exports.ultralytics import (
@@ -499,7 +521,7 @@ def is_ultralytics(facts: ModelFacts) -> bool:
 
 
 def is_yolov5(facts: ModelFacts) -> bool:
-    """Return whether the file is an export of YOLOv5, by the metadata that it writes."""
+    """Return whether metadata marks an export of YOLOv5."""
     if not facts.properties:
         return False
     from pocketserve.tasks.foreign.exports.ultralytics import (
@@ -533,7 +555,7 @@ def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
 
 
 def _config_size(value: Any) -> tuple[int, int] | None:
-    """Return the (width, height) of ``{"height", "width"}``, ``[height, width]`` or one number."""
+    """Return (width, height) of ``{"height", "width"}``, ``[height, width]`` or a number."""
     if isinstance(value, dict):
         value = [value.get("height"), value.get("width")]
     if isinstance(value, int):
