@@ -65,7 +65,7 @@ def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
 
 def bounded_session(exchange: ExchangeLimits) -> requests.Session:
     """Return a bounded session without cookies and settings of the environment."""
-    session = _Session()
+    session = _HttpSession()
     session.trust_env = False
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     for scheme in ("http://", "https://"):
@@ -159,7 +159,7 @@ def _bounded(base: type, exchange: ExchangeLimits) -> type:
     return type(base.__name__, (BoundedConnection, base), {"exchange": exchange})
 
 
-class _Session(requests.Session):
+class _HttpSession(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return None: requests reads redirects' bodies without a limit."""
 

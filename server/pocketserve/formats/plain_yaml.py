@@ -64,14 +64,14 @@ def read_plain_yaml(text: str) -> Any:
             lines.append(_Line(number, len(line) - len(line.lstrip(" ")), content))
     if not lines:
         return None
-    reader = _Reader(lines)
+    reader = _YamlReader(lines)
     value = reader.block(lines[0].indent, depth=0)
     if reader.line is not None:
         raise _fault(reader.line)
     return value
 
 
-class _Reader:
+class _YamlReader:
     """A position in the lines of a document."""
 
     def __init__(self, lines: Sequence[_Line]) -> None:

@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
     """The model's input."""
 
     runs: Runs  # input arrays of each run, such as a window of a recording, by the names that callers see
-    context: Any = None  # what ``Task.answer`` needs to know of the input, such as a picture's size
+    context: Any = None  # facts of the input for ``Task.answer``, such as its size
     chained: bool = False  # the runs are steps of one sequence: a stateful model keeps its state from one to the next
 
 

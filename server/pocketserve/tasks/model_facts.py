@@ -54,35 +54,34 @@ class MetadataError(ModelLoadError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelFacts:
-    """All that a task may look at."""
+    """The facts that tasks use.
+
+    Attributes:
+        inputs: of the default entry point, as clients see them, in the model's order.
+        properties: see :func:`properties_of`.
+        max_image_pixels: larger pictures are rejected.
+        opened: the opened copy of the version's file; None if it was opened itself.
+        trusted: SHA-256 of the code that may run.
+        sides: SHA-256 of the files beside the model at their trial.
+        weights: estimated bytes of labels and tokenizer, by name.
+        cache: results that several parts of a task share.
+        assumed: settings that no file states, such as ``pixels 0..1``.
+        notes: faults of files beside the model that don't prevent serving.
+    """
 
     entry: ModelEntry
     version: VersionEntry
-    inputs: tuple[
-        TensorSpec, ...
-    ]  # of the default entry point, as callers see them, in the model's order
+    inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    properties: Mapping[str, str] = field(default_factory=dict)  # see ``properties_of``
-    max_image_pixels: int = 64_000_000  # decoded size above which pictures are refused
-    opened: Path | None = (
-        None  # the copy of the version's file that was opened; None where it is no copy
-    )
-    trusted: frozenset[str] = frozenset()  # SHA-256 of the code that may run
-    sides: Mapping[Path, str] | None = (
-        None  # SHA-256 of the files beside the model, as they were tried
-    )
-    weights: dict[str, int] = field(
-        default_factory=dict
-    )  # estimated bytes of labels and tokenizer, by name
-    cache: dict[object, Any] = field(
-        default_factory=dict
-    )  # what several parts of a task ask for
-    assumed: list[str] = field(
-        default_factory=list
-    )  # settings that no file states, such as ``pixels 0..1``
-    notes: list[str] = field(
-        default_factory=list
-    )  # faults of files beside the model that don't prevent serving
+    properties: Mapping[str, str] = field(default_factory=dict)
+    max_image_pixels: int = 64_000_000
+    opened: Path | None = None
+    trusted: frozenset[str] = frozenset()
+    sides: Mapping[Path, str] | None = None
+    weights: dict[str, int] = field(default_factory=dict)
+    cache: dict[object, Any] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def memory_bytes(self) -> int:
@@ -101,9 +100,8 @@ class ModelFacts:
         try:
             return (read and read(self.opened or self.version.path)) or ModelMetadata()
         except DamagedFileError:
-            return (
-                ModelMetadata()
-            )  # the model runs without it; `inspect` says what is wrong with it
+            # The model runs without it; `inspect` reports the fault.
+            return ModelMetadata()
 
     @functools.cached_property
     def class_outputs(self) -> Mapping[str, ClassOutput]:

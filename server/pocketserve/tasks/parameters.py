@@ -26,7 +26,7 @@ class Parameter(NamedTuple):
     choices: tuple[
         Any, ...
     ] = ()  # all values that there are; empty where any text or number in the range will do
-    default: Any = None  # what a model's task takes where a request names none; None: nothing, or it depends
+    default: Any = None  # of a model's task; None if there is none, or if it varies
     longest: int = MAX_TEXT  # characters of a text
     examples: tuple[Any, ...] = ()  # some of the values that make a difference
 

@@ -40,7 +40,7 @@ def create(facts: ModelFacts, problem: str = "") -> Tensors:
     except ModelLoadError:
         if facts.manifest.labels is not None:
             raise
-        labels = ()  # what lies beside the model may be meant for something else
+        labels = ()  # files beside the model may belong to something else
     return Tensors(facts.inputs, facts.filled_inputs, labels, problem)
 
 

@@ -24,7 +24,7 @@ _CONSTANT = frozenset({"Constant", "ConstantOfShape", "Shape", "Size"})
 _OF_INTEGERS = frozenset({"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM"})
 
 
-class _Node(NamedTuple):
+class _LayerNode(NamedTuple):
     operator: str
     inputs: list[str]
     outputs: list[str]
@@ -80,10 +80,10 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     return run
 
 
-def _read_graph(data: bytes) -> tuple[list[_Node], dict[str, set[str]]]:
+def _read_graph(data: bytes) -> tuple[list[_LayerNode], dict[str, set[str]]]:
     """Read a ModelProto's graph: nodes, and names of inputs, outputs and weights."""
     reader = ProtobufReader(data, BUDGET)
-    nodes: list[_Node] = []
+    nodes: list[_LayerNode] = []
     declared: dict[str, set[str]] = {
         "inputs": set(),
         "outputs": set(),
@@ -92,14 +92,18 @@ def _read_graph(data: bytes) -> tuple[list[_Node], dict[str, set[str]]]:
     for graph in reader.messages((0, len(data)), 7):
         for node in reader.messages(graph, 1):
             operator = "".join(reader.texts(node, 4))
-            nodes.append(_Node(operator, reader.texts(node, 1), reader.texts(node, 2)))
+            nodes.append(
+                _LayerNode(operator, reader.texts(node, 1), reader.texts(node, 2))
+            )
         declared["inputs"].update(_names(reader, graph, 11, 1))
         declared["outputs"].update(_names(reader, graph, 12, 1))
         declared["weights"].update(_names(reader, graph, 5, 8))
     return nodes, declared
 
 
-def _dequantized(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, str]:
+def _dequantized(
+    nodes: list[_LayerNode], operators: Mapping[str, str]
+) -> dict[str, str]:
     """Map each quantised result to the result of its dequantisation."""
     sources = {}
     for node in nodes:
@@ -115,7 +119,7 @@ def _dequantized(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, 
     return dequantized
 
 
-def _of_integers(nodes: list[_Node]) -> Iterator[str]:
+def _of_integers(nodes: list[_LayerNode]) -> Iterator[str]:
     """Yield the results that are dequantised or computed from quantised tensors."""
     dequantized: set[str] = set()
     for node in nodes:
@@ -134,10 +138,10 @@ def _names(
         yield from reader.texts(part, field)
 
 
-def _sorted(nodes: list[_Node]) -> list[_Node]:
+def _sorted(nodes: list[_LayerNode]) -> list[_LayerNode]:
     """Sort nodes topologically; some tools append nodes at the end of the file."""
     made_of = {name: node for node in nodes for name in node.outputs if name}
-    order: dict[int, _Node] = {}
+    order: dict[int, _LayerNode] = {}
     for last in nodes:
         stack = [last]
         while stack:
@@ -154,7 +158,9 @@ def _sorted(nodes: list[_Node]) -> list[_Node]:
     return list(order.values())
 
 
-def _depending(nodes: list[_Node], declared: Mapping[str, set[str]]) -> Iterator[_Node]:
+def _depending(
+    nodes: list[_LayerNode], declared: Mapping[str, set[str]]
+) -> Iterator[_LayerNode]:
     """Yield the nodes that depend on the model's inputs, from sorted nodes."""
     live = declared["inputs"] - declared["weights"]
     for node in nodes:

@@ -68,7 +68,7 @@ class Worker:
         self._idle_s = idle_s
         self.run_timeout_s = run_timeout_s
         self._lock = threading.RLock()
-        self._child: _Node | None = None
+        self._child: _NodeProcess | None = None
         self._starts = 0
         self._numbers = itertools.count(1)
         self._sessions: set[str] = set()
@@ -127,12 +127,12 @@ class Worker:
             self._end()
             raise
 
-    def _start(self, threads: int) -> _Node:
+    def _start(self, threads: int) -> _NodeProcess:
         modules, node = find_modules(self._modules), shutil.which(self._node)
         if node is None:
             raise RuntimeMissingError(NO_NODE)
         script = str(Path(__file__).with_name("worker.js"))
-        child = _Node(
+        child = _NodeProcess(
             [node, script, str(modules), str(threads), str(int(self._idle_s * 1000))]
         )
         try:
@@ -153,7 +153,7 @@ class Worker:
             child.end()
 
 
-class _Node:
+class _NodeProcess:
     """The Node process, and the frames that are exchanged with it."""
 
     def __init__(self, command: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ _PLAIN_NAMES = frozenset(
 _PLAIN_SIGNS = frozenset((b"-", b"(", b")", b"[", b"]", b"{", b"}", b",", b":"))
 _OPENING, _CLOSING = frozenset((b"(", b"[", b"{")), frozenset((b")", b"]", b"}"))
 
-Token = tuple[str, bytes]
+SourceToken = tuple[str, bytes]
 
 
 def check_source(source: bytes) -> None:
@@ -58,10 +58,10 @@ def check_source(source: bytes) -> None:
             _check_statement(line, block)
 
 
-def _lines(source: bytes) -> Iterator[tuple[int, list[Token]]]:
+def _lines(source: bytes) -> Iterator[tuple[int, list[SourceToken]]]:
     """Yield the logical lines with their indentation; those within brackets go on behind line ends."""
     at = depth = indent = 0
-    line: list[Token] = []
+    line: list[SourceToken] = []
     while at < len(source):
         match = _TOKEN.match(source, at)
         if match is None:
@@ -86,9 +86,9 @@ def _lines(source: bytes) -> Iterator[tuple[int, list[Token]]]:
         yield indent, line
 
 
-def _check_defaults(line: Sequence[Token]) -> None:
+def _check_defaults(line: Sequence[SourceToken]) -> None:
     depth = 0
-    default: list[Token] | None = None
+    default: list[SourceToken] | None = None
     for token in line:
         value = token[1]
         depth -= value in _CLOSING
@@ -104,7 +104,7 @@ def _check_defaults(line: Sequence[Token]) -> None:
         depth += value in _OPENING
 
 
-def _check_statement(line: Sequence[Token], block: bytes) -> None:
+def _check_statement(line: Sequence[SourceToken], block: bytes) -> None:
     """Check a line in the body of a class, or outside of everything: attributes and constants."""
     kind, word = line[0]
     if not block and word != b"op_version_set":
@@ -126,7 +126,7 @@ def _check_statement(line: Sequence[Token], block: bytes) -> None:
     _check_plain(line[before + 1 :])
 
 
-def _check_plain(tokens: Sequence[Token]) -> None:
+def _check_plain(tokens: Sequence[SourceToken]) -> None:
     """Check for values that are written out, and weights: ``CONSTANTS.c0``."""
     before = b""
     for kind, value in tokens:

@@ -72,7 +72,7 @@ class SentencePieceModel(NamedTuple):
         return [self.pieces[number] for number in self.numbers_of(*types)]
 
 
-class _Content:
+class _RawModel:
     """The raw parts of a file."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def read_model(content: bytes) -> SentencePieceModel:
     size = len(content)
     if size > MAX_MODEL_BYTES:
         raise SentencePieceError(f"it has {size} bytes, the limit is {MAX_MODEL_BYTES}")
-    raw = _Content()
+    raw = _RawModel()
     try:
         raw.read(ProtobufReader(content, size), size)
     except (DamagedFileError, struct.error, UnicodeDecodeError, OverflowError) as error:
@@ -123,7 +123,7 @@ def read_model(content: bytes) -> SentencePieceModel:
     return _model_of(raw, ModelKind(int(model_kind)))
 
 
-def _check_pieces(raw: _Content) -> None:
+def _check_pieces(raw: _RawModel) -> None:
     if raw.types.count(PieceType.UNKNOWN) != 1:
         raise SentencePieceError(
             f"it has {len(raw.pieces)} pieces, but not exactly one unknown piece"
@@ -132,7 +132,7 @@ def _check_pieces(raw: _Content) -> None:
         raise SentencePieceError("it has the same piece twice")
 
 
-def _model_of(raw: _Content, kind: ModelKind) -> SentencePieceModel:
+def _model_of(raw: _RawModel, kind: ModelKind) -> SentencePieceModel:
     controls = {}
     for number, piece in enumerate(raw.pieces):
         if raw.types[number] == PieceType.CONTROL:

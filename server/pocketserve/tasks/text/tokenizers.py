@@ -450,7 +450,7 @@ def _document_special(
     return around._replace(pad=special.pad, unknown=special.unknown)
 
 
-class _Normalization(NamedTuple):
+class _BertRules(NamedTuple):
     lower_case: bool
     strip_accents: bool | None
     cjk: bool
@@ -458,7 +458,7 @@ class _Normalization(NamedTuple):
 
 def _bert_normalization(
     normal: Mapping[str, Any], settings: TokenizerSettings
-) -> _Normalization:
+) -> _BertRules:
     """Combine the normalizer with the settings that BERT's class overrides."""
     lower = normal.get("lowercase", True)
     accents = normal.get("strip_accents")
@@ -470,7 +470,7 @@ def _bert_normalization(
             accents = settings.strip_accents
         if settings.cjk is not None:
             cjk = settings.cjk
-    return _Normalization(
+    return _BertRules(
         lower_case=bool(lower),
         strip_accents=accents if isinstance(accents, bool) else None,
         cjk=bool(cjk),
