@@ -63,16 +63,21 @@ def _ask_digits(client: Client, samples: list[Path]) -> int:
     for sample in samples:
         started = time.perf_counter()
         answer = client.predict("digits", sample.read_bytes(), top_k=1)
-        elapsed = time.perf_counter() - started
+        elapsed_ms = 1e3 * (time.perf_counter() - started)
         best = answer["predictions"][0]
         label = best["label"]
         if label == sample.stem:
             right += 1
         else:
             label += f"  (it shows a {sample.stem})"
-        score = f"{best['score']:.3f}"
-        model_ms = f"{answer['timing_ms']['infer']:.2f}"
-        rows.append([sample.name, label, score, model_ms, f"{1e3 * elapsed:.2f}"])
+        row = [
+            sample.name,
+            label,
+            f"{best['score']:.3f}",
+            f"{answer['timing_ms']['infer']:.2f}",
+            f"{elapsed_ms:.2f}",
+        ]
+        rows.append(row)
     header = ["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"]
     print_table(header, rows, spare=("MODEL ms",))
     return right

@@ -180,20 +180,24 @@ def _print_card(card: dict[str, Any]) -> None:
     facts = []
     for key in ("input", "advice", "preprocessing", "answer"):
         facts.append((key, card.get(key, "")))
-    facts.append(("parameters", ", ".join(card.get("parameters", ()))))
+    parameters = ", ".join(card.get("parameters", ()))
+    facts.append(("parameters", parameters))
     facts.append(("labels", _label_summary(card)))
     print_facts(facts)
     for language, text in card["examples"].items():
-        print(f"\n{printable(language)}:\n{textwrap.indent(text, '  ')}")
+        example = textwrap.indent(text, "  ")
+        print(f"\n{printable(language)}:\n{example}")
 
 
 def _label_summary(card: dict[str, Any]) -> str:
-    labels = label_list(card.get("first_labels", ()))
-    if not labels:
+    first_labels = card.get("first_labels", ())
+    text = label_list(first_labels)
+    if not text:
         return ""
-    is_shortened = card.get("labels", 0) > len(card.get("first_labels", ()))
-    more = " …" if is_shortened else ""
-    return f"{card['labels']}: {labels}{more}"
+    number = card["labels"]
+    if number > len(first_labels):
+        text += " …"
+    return f"{number}: {text}"
 
 
 def _print_numbers(inputs: Sequence[dict[str, Any]]) -> None:
@@ -205,14 +209,19 @@ def _print_numbers(inputs: Sequence[dict[str, Any]]) -> None:
 
 
 def _example_numbers(inputs: Sequence[dict[str, Any]]) -> str:
-    values = [_numbers(tensor["datatype"], tensor["shape"]) for tensor in inputs]
-    if len(values) == 1:
-        return values[0]
+    """Return the first input's numbers, or an object if there are several inputs."""
+    if len(inputs) == 1:
+        return _numbers_of(inputs[0])
     members = []
-    for tensor, value in zip(inputs, values, strict=True):
+    for tensor in inputs:
         name = json.dumps(tensor["name"], ensure_ascii=False)
-        members.append(f"{name}: {value}")
-    return f"{{{', '.join(members)}}}"
+        members.append(f"{name}: {_numbers_of(tensor)}")
+    content = ", ".join(members)
+    return f"{{{content}}}"
+
+
+def _numbers_of(tensor: dict[str, Any]) -> str:
+    return _numbers(tensor["datatype"], tensor["shape"])
 
 
 def _numbers(datatype: str, shape: Sequence[int]) -> str:
@@ -221,26 +230,35 @@ def _numbers(datatype: str, shape: Sequence[int]) -> str:
         return VALUES.get(datatype, "0")
     inner = _numbers(datatype, shape[1:])
     count = max(1, shape[0])
-    if count == 1 or (len(shape) == 1 and count <= WHOLE):
-        return f"[{', '.join([inner] * count)}]"
+    is_short_row = len(shape) == 1 and count <= WHOLE
+    if count == 1 or is_short_row:
+        content = ", ".join([inner] * count)
+        return f"[{content}]"
     return f"[{inner}, … {count} in all]"
 
 
 def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:
-    sizes = ["any" if size < 0 else str(size) for size in tensor["shape"]]
-    parameters = tensor.get("parameters", {})
-    quantization = ""
-    if "quantization_scale" in parameters:
-        scale = parameters["quantization_scale"]
-        zero_point = parameters["quantization_zero_point"]
-        quantization = f"{scale:g} * (q - {zero_point})"
+    """Return a tensor's cells: kind, name, datatype, shape and quantization."""
+    sizes = []
+    for size in tensor["shape"]:
+        sizes.append("any" if size < 0 else str(size))
+    shape = ", ".join(sizes)
     return [
         kind.removesuffix("s"),
         tensor["name"],
         tensor["datatype"],
-        f"[{', '.join(sizes)}]",
-        quantization,
+        f"[{shape}]",
+        _quantization(tensor),
     ]
+
+
+def _quantization(tensor: dict[str, Any]) -> str:
+    parameters = tensor.get("parameters", {})
+    if "quantization_scale" not in parameters:
+        return ""
+    scale = parameters["quantization_scale"]
+    zero_point = parameters["quantization_zero_point"]
+    return f"{scale:g} * (q - {zero_point})"
 
 
 def _print_metadata(metadata: dict[str, Any]) -> None:
@@ -262,9 +280,14 @@ def _print_fact(title: str, text: str) -> None:
 
 
 def _tensor_metadata(tensor: dict[str, Any]) -> str:
-    details = [tensor.get("description", ""), tensor.get("content", "")]
+    details = []
+    for key in ("description", "content"):
+        text = tensor.get(key, "")
+        if text:
+            details.append(text)
     if "mean" in tensor:
         details.append(f"mean {tensor['mean']} std {tensor['std']}")
     if "files" in tensor:
-        details.append(f"files {', '.join(tensor['files'])}")
-    return "; ".join(detail for detail in details if detail)
+        files = ", ".join(tensor["files"])
+        details.append(f"files {files}")
+    return "; ".join(details)

@@ -79,8 +79,13 @@ def run(options: argparse.Namespace) -> int:
 def _print_versions(entries: Sequence[Mapping[str, Any]]) -> None:
     rows = []
     for entry in entries:
-        version, reason = entry.get("version", ""), entry.get("reason", "")
-        rows.append([entry["name"], version, entry["state"], reason])
+        row = [
+            entry["name"],
+            entry.get("version", ""),
+            entry["state"],
+            entry.get("reason", ""),
+        ]
+        rows.append(row)
     print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
 
 
@@ -193,18 +198,29 @@ def _print_note(mark: str, text: str) -> None:
 
 def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a model's row, about the version that answers."""
-    ready = [each for each in versions if each["state"] == READY]
+    ready = []
+    is_loaded = False
+    for version in versions:
+        if version["state"] == READY:
+            ready.append(version)
+            is_loaded = is_loaded or version.get("loaded", False)
     entry = _default_entry(versions)
     if ready and entry not in ready:
         entry = ready[0]
-    is_loaded = any(each.get("loaded") for each in ready)
-    state = "loaded" if is_loaded else entry["state"].lower()
     count = str(len(ready))
     if len(ready) < len(versions):
         count = f"{len(ready)} of {len(versions)}"
-    size = human_bytes(entry["file_bytes"]) if "file_bytes" in entry else "-"
-    version = entry.get("version") or "-"
-    return [name, version, count, state, size, entry.get("task") or "-"]
+    size = "-"
+    if "file_bytes" in entry:
+        size = human_bytes(entry["file_bytes"])
+    return [
+        name,
+        entry.get("version") or "-",
+        count,
+        "loaded" if is_loaded else entry["state"].lower(),
+        size,
+        entry.get("task") or "-",
+    ]
 
 
 def _default_entry(versions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

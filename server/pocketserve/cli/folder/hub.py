@@ -296,22 +296,37 @@ def choose_file(repo: HubRepo, path: str) -> str:
         model = _model_of(path)
         if model is not None:
             return model
-    inside = [file for file in repo.files if not path or file.startswith(f"{path}/")]
+    inside = _files_below(repo, path)
     paths = _model_paths(inside)
     models = sorted(paths)
     if len(models) == 1:
         return models[0]
-    at = f"{repo.name}/{path}" if path else repo.name
+    title = f"{repo.name}/{path}" if path else repo.name
     if not models:
         fault = "is no model file" if path in repo.files else "holds no model file"
         hint = _weights_hint(inside)
-        raise CommandError(f"{at} {fault} of a kind that is served{hint}")
+        raise CommandError(f"{title} {fault} of a kind that is served{hint}")
+    sentence = f"{title} holds {len(models)} models; name one:"
+    raise SeveralModelsError(sentence, _offer(repo, models, paths))
+
+
+def _files_below(repo: HubRepo, path: str) -> list[str]:
+    """Return the files below a path; all of them if it is empty."""
+    if not path:
+        return list(repo.files)
+    start = f"{path}/"
+    return [file for file in repo.files if file.startswith(start)]
+
+
+def _offer(repo: HubRepo, models: Sequence[str], paths: Mapping[str, str]) -> list[str]:
+    """Return a line for each model, up to ``MAX_OFFERED``."""
     lines = []
     for model in models[:MAX_OFFERED]:
-        lines.append(f"  hf:{repo.name}/{paths[model]}  {_size_of(repo, model)}")
+        size = _size_of(repo, model)
+        lines.append(f"  hf:{repo.name}/{paths[model]}  {size}")
     if len(models) > MAX_OFFERED:
         lines.append(f"  and {len(models) - MAX_OFFERED} more")
-    raise SeveralModelsError(f"{at} holds {len(models)} models; name one:", lines)
+    return lines
 
 
 def _weights_hint(files: Sequence[str]) -> str:
@@ -360,29 +375,39 @@ def _is_model_file(file: str) -> bool:
 
 def _below(repo: HubRepo, folder: str) -> list[str]:
     """Return the visible files of a folder that is a model."""
-    files = [
-        file for file in repo.files if folder == "." or file.startswith(f"{folder}/")
-    ]
-    return [file for file in files if not file.startswith(".")]
+    path = "" if folder == "." else folder
+    files = []
+    for file in _files_below(repo, path):
+        if not file.startswith("."):
+            files.append(file)
+    return files
 
 
 def _beside(repo: HubRepo, model: str) -> list[str]:
     """Return a model file's external weights, sidecars and licence.
 
     External weights are named after the file: ``model.onnx_data``, ``model.onnx.data``.
-    Sidecar files in the model's folder precede those at the top.
+    Sidecar files in the model's folder precede those at the top. No file is code.
     """
     from pocketserve.repository.sidecar_files import NAMES
 
-    files = [file for file in repo.files if file.startswith((f"{model}_", f"{model}."))]
+    prefixes = (f"{model}_", f"{model}.")
+    files = [file for file in repo.files if file.startswith(prefixes)]
     for name in (*NAMES, *LICENSES):
-        for file in (f"{_folder_of(model)}{name}", name):
-            if file in repo.files:
-                is_small = repo.files[file].size <= MAX_SIDE_BYTES
-                if is_small and not file.endswith(".py"):
-                    files.append(file)
-                break
+        file = _nearest(repo, model, name)
+        if file is None or file.endswith(".py"):
+            continue
+        if repo.files[file].size <= MAX_SIDE_BYTES:
+            files.append(file)
     return files
+
+
+def _nearest(repo: HubRepo, model: str, name: str) -> str | None:
+    """Return the file of a name in the model's folder, or else at the top."""
+    for file in (f"{_folder_of(model)}{name}", name):
+        if file in repo.files:
+            return file
+    return None
 
 
 def _target_of(file: str, model: str, repo: HubRepo) -> str:
@@ -398,7 +423,8 @@ def _folder_of(model: str) -> str:
 
 def _size_of(repo: HubRepo, model: str) -> str:
     files = [model] if model in repo.files else _below(repo, model)
-    return human_bytes(sum(repo.files[file].size for file in files))
+    size = sum(repo.files[file].size for file in files)
+    return human_bytes(size)
 
 
 def _has_content(path: Path, file: HubFile) -> bool:
