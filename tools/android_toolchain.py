@@ -1,13 +1,15 @@
-"""Fetches what building and testing for Android takes, from Debian packages, into ``.android-toolchain/`` of the clone.
+"""Fetch the Android toolchain from Debian packages into ``.android-toolchain/``.
 
 Usage: python tools/android_toolchain.py [--json] [--folder FOLDER] [--mirror URL] [--debs FOLDER]
 
-Neither root rights nor a package of the system's own are needed or touched: apt works in a folder of its own, checks
-Debian's signatures there, and the packages are only unpacked. The mirror is the one that the system's own apt uses.
-A second call does nothing. Needs a Debian system, a JDK 17 or newer, and Python's standard library.
+It needs no root rights and changes no system package: apt works in a separate folder
+and checks Debian's signatures there, and packages are only unpacked. It uses the mirror
+of the system's apt. A second call does nothing. It needs a Debian system, a JDK 17 or
+newer, and Python's standard library.
 
-No single Debian release has everything: the class library of Android 6 and ``dx`` are only in bullseye, resources
-that know today's manifest attributes only in trixie, and the tools are taken from bookworm.
+No single Debian release has everything: the class library of Android 6 and ``dx`` are
+only in bullseye, resources with today's manifest attributes only in trixie, and the
+tools come from bookworm.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ JDK_OLDEST = 17
 PACKAGES: dict[str, tuple[str, ...]] = {
     "bullseye": ("libandroid-23-java", "dalvik-exchange"),
     "bookworm": (
-        # aapt2, zipalign, dexdump and the libraries that they need beside those of every Debian system
+        # aapt2, zipalign, dexdump and their libraries that not every Debian system has
         *(
             "aapt",
             "zipalign",
@@ -103,7 +105,7 @@ PINNED = {
     "libandroid-23-java": "8af1b6df556971dda0a6da3536ea526a838e0c363afcdd454213d8bce94793e3",
     "dalvik-exchange": "8fc128db7c27253d963eb9b33de79b197162a4749d2ba69019b2fd0664cbd7fe",
 }
-"""SHA-256 of packages whose release gets no updates any more, so that they are the same for everybody."""
+"""SHA-256 of packages from releases that get no updates any more."""
 
 CHECKSTYLE_JARS = (
     *(
@@ -128,7 +130,7 @@ CHECKSTYLE_JARS = (
 
 
 class ToolchainError(Exception):
-    """The toolchain cannot be had; the text is one sentence that says why and what to do."""
+    """The toolchain is not available; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -166,15 +168,15 @@ class Paths:
 def paths(
     folder: Path | None = None, mirror: str | None = None, debs: Path | None = None
 ) -> Paths:
-    """Fetch what is missing and tell where everything is.
+    """Fetch missing parts, and return all paths.
 
     Args:
-        folder: where the toolchain lies; default POCKETSERVE_ANDROID_TOOLCHAIN, else ``.android-toolchain``.
-        mirror: address of a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else the one that apt uses.
-        debs: folder with packages that were fetched before; default POCKETSERVE_ANDROID_DEBS.
+        folder: of the toolchain; default POCKETSERVE_ANDROID_TOOLCHAIN, else ``.android-toolchain``.
+        mirror: a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else that of apt.
+        debs: a folder of downloaded packages; default POCKETSERVE_ANDROID_DEBS.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     folder = (folder or toolchain_folder()).absolute()
     java_bin = find_jdk()
@@ -208,7 +210,7 @@ def class_path(folder: Path, names: Iterable[str]) -> str:
 
 
 def find_jdk() -> Path:
-    """The folder of ``java`` and ``javac``: JAVA_HOME's, else that of the first javac on the PATH.
+    """Return the JDK's folder: JAVA_HOME, or that of ``javac``.
 
     Raises:
         ToolchainError: no JDK, or too old a one.
@@ -236,11 +238,11 @@ def find_jdk() -> Path:
 
 
 def make_once(folder: Path, script: str, make: Callable[[], None]) -> None:
-    """Fill a folder unless this very script has filled it; of several callers at once, one works and the others wait.
+    """Fill a folder once; concurrent callers wait.
 
     Args:
-        folder: its place counts, too: programs in it may name it.
-        script: the file that decides the content.
+        folder: its path matters, too, since programs in it may contain it.
+        script: the file that determines the content.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stamp = folder / "made-from"
@@ -256,7 +258,7 @@ def make_once(folder: Path, script: str, make: Callable[[], None]) -> None:
 
 
 def folder_for(part: str, folder: Path | None) -> Path:
-    """Return a folder, by default the one for a part such as ``kotlin`` below the toolchain's own."""
+    """Return a folder, by default a part's own."""
     return (folder or toolchain_folder() / part).absolute()
 
 
@@ -345,28 +347,31 @@ def unpack_packages(
     mirror: str | None,
     debs: Path | None,
 ) -> None:
-    """Unpack Debian packages into a folder: those that were fetched before, and the others from the mirror.
+    """Fetch Debian packages, unless cached, and unpack them.
 
     Args:
-        names: package -> SHA-256 that its file must have, None for any.
-        title: what they are, for whoever waits.
+        names: the expected SHA-256 of each package's file, None for any.
+        title: their name in messages.
     """
     require("dpkg-deb")
-    local = {name: _deb(debs, name) if debs else None for name in names}
-    if missing := [f"{name}/{release}" for name, file in local.items() if file is None]:
+    files = {name: _deb(debs, name) if debs else None for name in names}
+    missing = [f"{name}/{release}" for name, file in files.items() if file is None]
+    if missing:
         require("apt-get")
         say(f"fetching {title} from Debian …")
         with private_apt(mirror or system_mirror(), (release,)) as apt:
             run([*apt, "update"], "Debian's package lists cannot be fetched", root)
             run([*apt, "download", *missing], f"{title} cannot be fetched", root)
     for name, expected in names.items():
-        file = local[name] or _deb(root, name)
+        file = files[name] or _deb(root, name)
         assert file is not None  # the download would have failed
-        if expected and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            raise ToolchainError(
-                f"{file.name} is not the expected file (SHA-256 differs)"
-            )
-        run(["dpkg-deb", "-x", str(file), str(root)], f"{file.name} cannot be unpacked")
+        _unpack_package(file, expected, root)
+
+
+def _unpack_package(file: Path, sha256: str | None, root: Path) -> None:
+    if sha256 and hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+        raise ToolchainError(f"{file.name} is not the expected file (SHA-256 differs)")
+    run(["dpkg-deb", "-x", str(file), str(root)], f"{file.name} cannot be unpacked")
 
 
 def require(program: str) -> None:
@@ -378,7 +383,7 @@ def require(program: str) -> None:
 
 
 def system_mirror() -> str:
-    """Return the Debian mirror that the environment names, else the one that the system's own apt uses."""
+    """Return the configured Debian mirror, or apt's own."""
     if mirror := os.environ.get(MIRROR_VARIABLE):
         return mirror
     form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
@@ -403,10 +408,10 @@ def system_mirror() -> str:
 def private_apt(
     mirror: str, releases: Sequence[str], architecture: str | None = None
 ) -> Iterator[list[str]]:
-    """An ``apt-get`` with lists, cache and state of its own; proxies and passwords are those of the system.
+    """Return ``apt-get`` with state of its own, but the system's proxies.
 
     Args:
-        releases: Debian releases whose packages are wanted.
+        releases: Debian releases with the packages.
         architecture: such as ``arm64``; None takes the system's own.
     """
     with tempfile.TemporaryDirectory(prefix="pocketserve-apt-") as name:
@@ -436,7 +441,7 @@ def private_apt(
             settings["APT::Architecture"] = settings["APT::Architectures"] = (
                 architecture
             )
-        # The system's hooks would clean the system's own cache after our update.
+        # The system's hooks would clean the system's cache after our update.
         hooks = (
             "APT::Update::Pre-Invoke",
             "APT::Update::Post-Invoke",
@@ -537,7 +542,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the toolchain and print where it is; returns the exit code."""
+    """Fetch the toolchain and print its path."""
     parser = argparse.ArgumentParser(
         description="Fetch the Android toolchain from Debian packages."
     )

@@ -1,6 +1,6 @@
-"""Measures and places the few kinds of views that the companion app's layouts use, by Android's rules.
+"""Measure and place the companion app's views by Android's rules.
 
-All lengths are in dp. What is not used there is not known here: another view or attribute needs its lines first.
+All lengths are in dp. Views and attributes that the app doesn't use are not supported.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Measure = Callable[[str, float, bool], float]
 """The width of a text, for a size of letters, medium or not."""
 TARGET_DP = 48.0
 BACK_DP = 72.0
-"""Where the title of a bar with an arrow begins."""
+"""The start of a toolbar's title beside an arrow."""
 LINE, FONT_PADDING = 1.172, 0.16
-"""Roboto's line height, and what a TextView adds above and below, as shares of the letters' size."""
+"""Roboto's line height and a TextView's padding, relative to the size of the letters."""
 
 
 class Spec(NamedTuple):
-    """What a parent allows in one direction."""
+    """A parent's limit in one direction."""
 
     mode: Literal["exact", "most", "free"]
     size: float
@@ -49,11 +49,11 @@ class Sides(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What Android's own theme says of a kind of view that has a text.
+    """The theme's defaults for a kind of view with text.
 
     Attributes:
         letters: size in sp.
-        beside: width of the arrow, box or track that is no text.
+        beside: width of the arrow, box or track beside the text.
         single: whether the text keeps to one line.
     """
 
@@ -84,7 +84,7 @@ ROW_TEXTS = (16.0, 14.0)
 
 @dataclass
 class View:
-    """A view of a layout: what is said of it, and where it lies once it was placed."""
+    """A view of a layout, and its place after the layout."""
 
     kind: str
     attributes: dict[str, str]
@@ -110,7 +110,7 @@ class View:
 
     @property
     def look(self) -> Look:
-        """Return what the theme says."""
+        """Return the theme's defaults."""
         return LOOKS.get(self.kind, Look())
 
     @property
@@ -120,7 +120,7 @@ class View:
 
     @property
     def padding(self) -> Sides:
-        """Return the layout's padding, else the theme's, and what the system's bars take."""
+        """Return the padding, with the room of the system's bars."""
         every, look = self.attributes.get("padding"), self.look.padding
         names = ("paddingStart", "paddingTop", "paddingEnd", "paddingBottom")
         if self.back:
@@ -145,7 +145,7 @@ class View:
 
     @property
     def weight(self) -> float:
-        """Return its share of what is left."""
+        """Return its share of the remaining room."""
         return float(self.attributes.get("layout_weight", 0))
 
     def walk(self) -> Iterator[View]:
@@ -177,7 +177,7 @@ def read(element: ElementTree.Element, resources: Resources) -> View:
 
 
 def shown(view: View) -> str:
-    """Return the text as it is drawn: buttons have capitals, in Greek without accents."""
+    """Return the displayed text; buttons have capitals without Greek accents."""
     if not view.look.capitals:
         return view.text
     capitals = unicodedata.normalize("NFD", view.text.upper())
@@ -191,7 +191,7 @@ def shown(view: View) -> str:
 
 
 def lay_out(root: View, phone: Phone, measure: Measure) -> None:
-    """Give every visible view its size and place on the phone's screen."""
+    """Lay out all visible views on the phone's screen."""
     root.find("bar").inset = Sides(top=phone.status_bar)
     root.find("below_bar").inset = Sides(bottom=phone.navigation_bar)
     _Layout(measure).measure(
@@ -245,7 +245,7 @@ class _Layout:
         )
 
     def _frame(self, view: View, width: Spec, height: Spec) -> None:
-        """A FrameLayout; also a ScrollView, whose child is as high as it likes."""
+        """Measure a FrameLayout, or a ScrollView of any height."""
         children = [child for child in view.children if child.visible]
         inner = Spec("free", 0.0) if view.kind == "ScrollView" else height
         for child in children:
@@ -266,45 +266,46 @@ class _Layout:
         pad = view.padding.along if along else view.padding.across
         used = 0.0
         for child in children:
-            if not (
-                child.weight and spec.mode == "exact" and _length(child, along) == "0dp"
-            ):
-                self._child(
-                    view, child, width, height, (0.0, used) if along else (used, 0.0)
-                )
+            if not _takes_share_only(child, spec, along):
+                offset = (0.0, used) if along else (used, 0.0)
+                self._child(view, child, width, height, offset)
                 used += _outer(child, along)
-        left, weights = spec.size - pad - used, sum(child.weight for child in children)
+        room = spec.size - pad - used
+        weights = sum(child.weight for child in children)
         for child in children:
             if child.weight and spec.mode == "exact":
-                margin = child.margin.along if along else child.margin.across
-                share = Spec("exact", max(0.0, left * child.weight / weights - margin))
-                across = width if along else height
-                pads = view.padding.across if along else view.padding.along
-                margins = child.margin.across if along else child.margin.along
-                other = _child_spec(across, pads + margins, _length(child, not along))
-                self.measure(child, *((other, share) if along else (share, other)))
+                share = room * child.weight / weights
+                self._share(view, child, share, width if along else height)
         total = sum(_outer(child, along) for child in children) + pad
         widest = max((_outer(child, not along) for child in children), default=0.0)
         widest += view.padding.across if along else view.padding.along
         view.width = _resolve(widest if along else total, width)
         view.height = _resolve(total if along else widest, height)
 
+    def _share(self, view: View, child: View, share: float, across: Spec) -> None:
+        """Measure a weighted child with its share of the remaining room."""
+        along = _is_column(view)
+        margin = child.margin.along if along else child.margin.across
+        own = Spec("exact", max(0.0, share - margin))
+        pads = view.padding.across if along else view.padding.along
+        margins = child.margin.across if along else child.margin.along
+        other = _child_spec(across, pads + margins, _length(child, not along))
+        if along:
+            self.measure(child, other, own)
+        else:
+            self.measure(child, own, other)
+
     def _text(self, view: View, width: Spec, height: Spec) -> None:
         look, pad, size = view.look, view.padding, view.letters
         medium = look.medium or view.attributes.get("textStyle") == "bold"
-        room = (
-            float("inf")
-            if width.mode == "free" or look.single
-            else width.size - pad.across - look.beside
-        )
+        room = width.size - pad.across - look.beside
+        if width.mode == "free" or look.single:
+            room = float("inf")
         view.lines, view.torn = self._wrap(shown(view), size, medium, room)
-        longest = max(
-            (self._width_of(line, size, medium) for line in view.lines), default=0.0
-        )
+        widths = [self._width_of(line, size, medium) for line in view.lines]
+        natural = max(widths, default=0.0) + pad.across + look.beside
+        view.width = _resolve(max(look.least, natural), width)
         lines = size * (LINE * max(1, len(view.lines)) + FONT_PADDING)
-        view.width = _resolve(
-            max(look.least, longest + pad.across + look.beside), width
-        )
         least = dp(view.attributes.get("minHeight", "")) + view.inset.top
         view.height = _resolve(max(least, lines + pad.along), height)
 
@@ -312,7 +313,8 @@ class _Layout:
         self, text: str, size: float, medium: bool, room: float
     ) -> tuple[list[str], bool]:
         """Return the lines, and whether a word had to be torn."""
-        lines, torn = [], False
+        lines: list[str] = []
+        is_torn = False
         for paragraph in text.split("\n") if text else []:
             line = ""
             for word in paragraph.split(" "):
@@ -320,21 +322,31 @@ class _Layout:
                 if self._width_of(longer, size, medium) <= room + 0.01:
                     line = longer
                     continue
-                lines += [line] if line else []
-                while (
-                    self._width_of(word, size, medium) > room + 0.01 and len(word) > 1
-                ):
-                    torn = True
-                    fits = next(
-                        n
-                        for n in range(len(word), 0, -1)
-                        if n == 1 or self._width_of(word[:n], size, medium) <= room
-                    )
-                    lines.append(word[:fits])
-                    word = word[fits:]
-                line = word
+                if line:
+                    lines.append(line)
+                pieces = self._tear(word, size, medium, room)
+                is_torn = is_torn or len(pieces) > 1
+                lines += pieces[:-1]
+                line = pieces[-1]
             lines.append(line)
-        return lines, torn
+        return lines, is_torn
+
+    def _tear(self, word: str, size: float, medium: bool, room: float) -> list[str]:
+        """Split a word into pieces that fit, of at least one letter."""
+        pieces = []
+        while len(word) > 1 and self._width_of(word, size, medium) > room + 0.01:
+            length = len(word)
+            while length > 1 and self._width_of(word[:length], size, medium) > room:
+                length -= 1
+            pieces.append(word[:length])
+            word = word[length:]
+        return [*pieces, word]
+
+
+def _takes_share_only(child: View, spec: Spec, along: bool) -> bool:
+    """Return whether a child has no size but its share of the remaining room."""
+    is_weighted = child.weight and spec.mode == "exact"
+    return bool(is_weighted) and _length(child, along) == "0dp"
 
 
 def _is_column(view: View) -> bool:
@@ -365,28 +377,34 @@ def _resolve(natural: float, spec: Spec) -> float:
 
 
 def _place(view: View, x: float, y: float) -> None:
-    """Place a measured view and what is in it."""
+    """Place a measured view and its children."""
     view.x, view.y = x, y
-    pad, gravity = view.padding, view.attributes.get("gravity", "")
-    left, top = x + pad.left, y + pad.top
+    left, top = x + view.padding.left, y + view.padding.top
+    is_list = view.kind == "LinearLayout"
+    is_row = is_list and not _is_column(view)
     for child in view.children:
         if not child.visible:
             continue
         margin = child.margin
-        if view.kind == "LinearLayout" and not _is_column(view):
-            slack = view.height - pad.along - child.height - margin.along
-            down = slack / 2 if gravity in ("center", "center_vertical") else 0.0
-            _place(child, left + margin.left, top + margin.top + down)
+        down = _offset(view, child, is_row)
+        _place(child, left + margin.left, top + margin.top + down)
+        if is_row:
             left += child.width + margin.across
-        else:
-            low = view.height - pad.along - child.height - margin.along
-            down = low if child.attributes.get("layout_gravity") == "bottom" else 0.0
-            _place(child, left + margin.left, top + margin.top + down)
-            top += _outer(child, True) if view.kind == "LinearLayout" else 0.0
+        elif is_list:
+            top += _outer(child, True)
+
+
+def _offset(view: View, child: View, is_row: bool) -> float:
+    """Return how far below the top its gravity moves a child."""
+    slack = view.height - view.padding.along - child.height - child.margin.along
+    if is_row:
+        gravity = view.attributes.get("gravity", "")
+        return slack / 2 if gravity in ("center", "center_vertical") else 0.0
+    return slack if child.attributes.get("layout_gravity") == "bottom" else 0.0
 
 
 def faults(root: View, phone: Phone, measure: Measure) -> list[str]:
-    """Return what is wrong for a person: cut or torn texts, small targets, views without size or off the screen."""
+    """Return problems: cut texts, small targets, hidden views."""
     return [
         f"{view.kind} {view.id or view.text!r}: {fault}"
         for view, fault in _faults(root, phone, measure, phone.height)
@@ -396,42 +414,45 @@ def faults(root: View, phone: Phone, measure: Measure) -> list[str]:
 def _faults(
     view: View, phone: Phone, measure: Measure, end: float
 ) -> Iterator[tuple[View, str]]:
-    """Yield the faults of a view and of all in it.
+    """Yield the faults of a view and its descendants.
 
     Args:
-        end: where the screen, or what scrolls, ends.
+        end: where the screen, or its scrolled content, ends.
     """
     if not view.visible:
         return
-    if view.width <= 0 or view.height <= 0:
-        yield view, "it has no size"
-    if view.x < -0.01 or view.x + view.width > phone.width + 0.01:
-        yield view, "it reaches over a side of the screen"
-    if view.y + view.height > end + 0.01:
-        yield view, "it reaches below the screen"
-    if view.kind in TOUCHED and min(view.width, view.height) < TARGET_DP - 0.01:
-        yield (
-            view,
-            f"{view.width:.0f} x {view.height:.0f} dp are too small for a finger",
-        )
+    for fault in _size_faults(view, phone, end):
+        yield view, fault
     if view.lines:
-        yield from ((view, fault) for fault in _text_faults(view, measure))
+        for fault in _text_faults(view, measure):
+            yield view, fault
     inner = float("inf") if view.kind == "ScrollView" else end
     for child in view.children:
         yield from _faults(child, phone, measure, inner)
+
+
+def _size_faults(view: View, phone: Phone, end: float) -> Iterator[str]:
+    if view.width <= 0 or view.height <= 0:
+        yield "it has no size"
+    if view.x < -0.01 or view.x + view.width > phone.width + 0.01:
+        yield "it reaches over a side of the screen"
+    if view.y + view.height > end + 0.01:
+        yield "it reaches below the screen"
+    if view.kind in TOUCHED and min(view.width, view.height) < TARGET_DP - 0.01:
+        size = f"{view.width:.0f} x {view.height:.0f} dp"
+        yield f"{size} are too small for a finger"
 
 
 def _text_faults(view: View, measure: Measure) -> Iterator[str]:
     look, pad = view.look, view.padding
     medium = look.medium or view.attributes.get("textStyle") == "bold"
     room = view.width - pad.across - look.beside
-    room -= TARGET_DP if view.icon else 0.0
+    if view.icon:
+        room -= TARGET_DP
     if max(measure(line, view.letters, medium) for line in view.lines) > room + 0.5:
         yield "its text is cut at the side"
-    if (
-        view.letters * (LINE * len(view.lines) + FONT_PADDING) + pad.along
-        > view.height + 0.5
-    ):
+    lines = view.letters * (LINE * len(view.lines) + FONT_PADDING)
+    if lines + pad.along > view.height + 0.5:
         yield "its text is cut at the bottom"
     if view.torn:
         yield f"a word is torn: {view.lines}"

@@ -1,10 +1,11 @@
-"""Fetches what the companion app is made with beside the project's own: ZXing, which reads QR codes, and Roboto.
+"""Fetch the companion app's libraries: ZXing for QR codes, and Roboto.
 
 Usage: python tools/app_libraries.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
 
-Both are packages of Debian under the Apache License 2.0. Of ZXing's classes those that a QR code takes are in the app.
-Roboto is what Android writes with: pictures of the app's screens are drawn with it, and it is not in the app. Packages
-are pinned by their hashes, so that the same sources make the same app. A second call does nothing.
+Both are Debian packages under the Apache License 2.0. The app contains ZXing's classes
+for QR codes. Roboto is Android's font: it is only used to draw pictures of the app's
+screens. Packages are pinned by their hashes, so that the same sources build the same
+app. A second call does nothing.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ QR_CLASSES = re.compile(
     r"|com/google/zxing/common/reedsolomon/(?!.*Encoder)[^/]*\.class"
     r"|com/google/zxing/qrcode/(QRCodeReader|decoder/[^/]*|detector/[^/]*)\.class"
 )
-"""What the reader of QR codes refers to; tests read codes by these alone."""
+"""The classes that the QR code reader needs; tests use only these."""
 
 
 def zxing() -> Path:
     """Return the jar that reads QR codes, fetched if need be.
 
     Raises:
-        ToolchainError: it cannot be had on this machine, or is another file than expected.
+        ToolchainError: it is not available, or not the expected file.
     """
     return fetch() / "zxing.jar"
 
@@ -59,7 +60,7 @@ def roboto() -> Path:
     """Return the folder of Android's letters, fetched if need be.
 
     Raises:
-        ToolchainError: they cannot be had on this machine, or are another file than expected.
+        ToolchainError: they are not available, or not the expected file.
     """
     return fetch() / "roboto"
 
@@ -67,15 +68,15 @@ def roboto() -> Path:
 def fetch(
     folder: Path | None = None, mirror: str | None = None, debs: Path | None = None
 ) -> Path:
-    """Fetch what is missing, and return the folder.
+    """Fetch missing libraries, and return the folder.
 
     Args:
-        folder: where it lies; default ``app-libraries`` in the Android toolchain's folder.
-        mirror: address of a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else the one that apt uses.
-        debs: folder with packages that were fetched before; default POCKETSERVE_ANDROID_DEBS.
+        folder: of the files; default ``app-libraries`` in the Android toolchain's folder.
+        mirror: a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else that of apt.
+        debs: a folder of downloaded packages; default POCKETSERVE_ANDROID_DEBS.
 
     Raises:
-        ToolchainError: it cannot be had on this machine, or a package is another one than expected.
+        ToolchainError: it is not available, or a package is not the expected one.
     """
     target = folder_for("app-libraries", folder)
     make_once(target, __file__, lambda: _fill(target, mirror, debs or fetched_before()))
@@ -83,7 +84,7 @@ def fetch(
 
 
 def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
-    """Put what is used of the packages into the folder."""
+    """Put the packages' used files into the folder."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         root = Path(name)
         unpack_packages(

@@ -1,4 +1,4 @@
-"""Reads the companion app's resources as a phone with these settings would: texts, styles, colours and lengths."""
+"""Read the companion app's resources for a phone's settings."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 RES = Path(__file__).resolve().parents[1] / "android_bridge" / "sample" / "res"
 ANDROID = "{http://schemas.android.com/apk/res/android}"
 ACTION_BARS_DP = {False: 56, True: 48}
-"""Height of a title's bar, on a phone that is turned or not."""
+"""Height of a toolbar in landscape or portrait mode."""
 TEXT_SIZES = {"Subhead": 16.0, "Caption": 12.0}
 """Of android:style/TextAppearance.Material.*, in sp."""
 
 
 @dataclass(frozen=True)
 class Phone:
-    """What decides how a screen looks. Lengths are in dp.
+    """A phone's settings that affect a screen. Lengths are in dp.
 
     Attributes:
-        font_scale: what the person chose for letters.
+        font_scale: the user's setting for the size of letters.
         language: of the texts, such as ``el``.
-        status_bar: what the window keeps clear at the top, and ``navigation_bar`` at the bottom.
+        status_bar: the height that stays clear at the top; ``navigation_bar``: at the bottom.
     """
 
     width: float
@@ -68,7 +68,7 @@ class Resources:
 
     @cached_property
     def styles(self) -> dict[str, dict[str, str]]:
-        """Return each style's items with those of its parents in the app."""
+        """Return each style's items, inherited ones included."""
         tree = ElementTree.parse(self.folder / "values" / "styles.xml").getroot()
         own = {
             style.attrib["name"]: {i.attrib["name"]: i.text or "" for i in style}
@@ -95,7 +95,7 @@ class Resources:
         return ElementTree.parse(self.folder / "layout" / f"{name}.xml").getroot()
 
     def attributes(self, element: ElementTree.Element) -> dict[str, str]:
-        """Return what is said of a view, here or by its style, without the prefix ``android:``."""
+        """Return a view's attributes, including those of its style."""
         style = self.styles.get(element.get("style", "").removeprefix("@style/"), {})
         given = {
             key.removeprefix(ANDROID): value for key, value in element.attrib.items()
@@ -120,7 +120,7 @@ class Resources:
         )
 
     def colour(self, value: str) -> str | None:
-        """Return the colour that a reference names; None for what is no colour of the app."""
+        """Return the app's colour for a reference, if any."""
         if value.startswith("@color/"):
             return self.colours[value.removeprefix("@color/")]
         return {
@@ -142,7 +142,7 @@ class Resources:
 
 
 def _appearance(parent: str) -> dict[str, str]:
-    """Return the size of letters that a style takes from the platform's."""
+    """Return the text size that a style inherits from the platform."""
     match = re.search(r"TextAppearance\.Material\.(\w+)$", parent)
     return {"letters": str(TEXT_SIZES[match[1]])} if match else {}
 

@@ -1,10 +1,11 @@
-"""Draws the companion app's screens on a desktop, for the documentation and for tests; no phone is needed.
+"""Draw the companion app's screens without a phone.
 
 Usage: python tools/app_screens.py [FOLDER]
 
-It is a stand-in: the layouts, texts, styles and colours are the app's own, but the few kinds of views are measured by
-``app_layout.py`` and drawn here, in the letters of Android (Roboto). It shows how things wrap and where they lie, not
-each shade of Android's own drawings. FOLDER gets the pictures of the documentation (default docs/images).
+Layouts, texts, styles and colours are the app's own, but the few kinds of views are
+measured by ``app_layout.py`` and drawn here, in Android's font (Roboto). The pictures
+show positions and line breaks, not each detail of Android's own drawings. FOLDER gets
+the pictures of the documentation (default docs/images).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def live(root: View, resources: Resources) -> None:
 
 
 def problem(title: str, text: str, action: str) -> Change:
-    """Return the first screen with this problem on it, by the names of its texts."""
+    """Return a change that shows this problem."""
 
     def change(root: View, resources: Resources) -> None:
         main_screen(root, resources)
@@ -182,8 +183,8 @@ class Painter:
     """Draws placed views.
 
     Args:
-        picture: what the camera sees; None leaves it dark.
-        answer: what a model said of it, as the server sends it.
+        picture: the camera's picture; None leaves it dark.
+        answer: the server's answer to it.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Painter:
         self._draw = ImageDraw.Draw(self.image, "RGBA")
 
     def paint(self, view: View) -> None:
-        """Draw a view and what is in it."""
+        """Draw a view and its children."""
         if not view.visible:
             return
         ground = view.resources.colour(view.attributes.get("background", ""))
@@ -267,7 +268,7 @@ class Painter:
         self._draw.text((x * SCALE, y * SCALE), text, ink, font(size * SCALE, medium))
 
     def _middle(self, view: View) -> float:
-        """Return where the lines of a view begin that are in its middle."""
+        """Return the offset of vertically centred lines."""
         lines = view.letters * (LINE * len(view.lines) + 0.16)
         return (
             view.y
@@ -291,11 +292,8 @@ class Painter:
                 width,
             )
             for slope in (-7, 7):
-                self._draw.line(
-                    [tip, middle * SCALE, tip + 7 * SCALE, (middle + slope) * SCALE],
-                    "#FFFFFF",
-                    width,
-                )
+                end = tip + 7 * SCALE, (middle + slope) * SCALE
+                self._draw.line([tip, middle * SCALE, *end], "#FFFFFF", width)
 
     def _button(self, view: View) -> None:
         self._box(
@@ -471,7 +469,7 @@ PICTURES: dict[str, tuple[str, Phone]] = {
 
 
 def ask() -> Answer:
-    """Return what the embedded model says of its sample."""
+    """Return the embedded model's answer to its sample."""
     command = [
         sys.executable,
         "-m",

@@ -1,11 +1,11 @@
-"""Fetches what apps are built with, from Debian packages: Kotlin, ProGuard and Android's manifest merger.
+"""Fetch build tools for apps: Kotlin, ProGuard, the manifest merger.
 
 Usage: python tools/app_tools.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
 
-Kotlin is 1.3.31, the newest that Debian has; what it compiles, today's compilers take too. It cannot read the classes
-of a JDK 17, and need not: with ``-no-jdk`` and Android's own class library on the class path it compiles as for an app.
-Only the jars that compiling and running take are kept (115 MB). Nothing but ``pytest -m java`` needs this; a second
-call does nothing.
+Kotlin is 1.3.31, Debian's newest; today's compilers accept the same code. It can't read
+the classes of a JDK 17, but with ``-no-jdk`` and Android's class library on the class
+path it compiles as for an app. Only the jars for compiling and running are kept
+(115 MB). Only ``pytest -m java`` needs this; a second call does nothing.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class AppTools:
 
     Attributes:
         kotlin: the compiler; main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
-        kotlin_libraries: what Kotlin programs need: the standard library and coroutines.
+        kotlin_libraries: the standard library and coroutines.
         proguard: the shrinker; main class ``proguard.ProGuard``.
-        manifest_merger: what joins the manifests of app and libraries; main class ``com.android.manifmerger.Merger``.
+        manifest_merger: merges manifests of app and libraries; main class
+            ``com.android.manifmerger.Merger``.
     """
 
     kotlin: str
@@ -84,15 +85,15 @@ class AppTools:
 def paths(
     folder: Path | None = None, mirror: str | None = None, debs: Path | None = None
 ) -> AppTools:
-    """Fetch what is missing and tell where everything is.
+    """Fetch missing tools, and return all paths.
 
     Args:
-        folder: where it lies; default ``app-tools`` in the Android toolchain's folder.
-        mirror: address of a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else the one that apt uses.
-        debs: folder with packages that were fetched before; default POCKETSERVE_ANDROID_DEBS.
+        folder: of the files; default ``app-tools`` in the Android toolchain's folder.
+        mirror: a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else that of apt.
+        debs: a folder of downloaded packages; default POCKETSERVE_ANDROID_DEBS.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     target = folder_for("app-tools", folder)
     make_once(target, __file__, lambda: _fill(target, mirror, debs or fetched_before()))

@@ -1,10 +1,11 @@
-"""Runs the server and its tests as a 64-bit ARM program, emulated, and compares every answer with this machine's.
+"""Run the server and its tests on emulated 64-bit ARM.
 
 Usage: .venv/bin/python tools/arm64.py [--folder FOLDER] [--mirror URL] [--quick]
 
-A Debian system for arm64 is put together in ``.arm64/`` by unpacking packages, and an emulator (qemu) runs its Python.
-Neither root rights nor any change to this system is needed. ARM wheels come from the package index by pip. What this
-shows: the wheels for ARM load and compute the same. What it does not show: Android's C library, and speed.
+A Debian system for arm64 is unpacked into ``.arm64/``, and an emulator (qemu) runs its
+Python. It needs no root rights and doesn't change this system. ARM wheels come from the
+package index by pip. This shows that the ARM wheels load and compute the same; it says
+nothing about Android's C library and speed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ RELEASE = "trixie"
 
 PYTHON = "3.13"
 CPU = "cortex-a76"
-"""With the emulator's default, ``max``, XNNPACK takes kernels that are seven times slower to emulate."""
+"""With the default, ``max``, XNNPACK uses kernels that are seven times slower to emulate."""
 
 TESTS = (
     *(
@@ -101,7 +102,7 @@ print("answers:" + json.dumps(answers))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the system, run everything in it, print a table; returns the exit code."""
+    """Create the system, run everything in it, and print a table."""
     description = "Run the server and its tests as an emulated 64-bit ARM program."
     parser = option_parser(description, FOLDER_VARIABLE, ".arm64")
     parser.add_argument(
@@ -156,7 +157,7 @@ def demo(python: Path) -> tuple[bool, str]:
 
 
 def compare(python: Path) -> tuple[bool, str]:
-    """Every embedded TFLite and ONNX version, on all samples: ARM's answers beside this machine's."""
+    """Compare the answers of all embedded versions with this machine's."""
     here = subprocess.run(
         [sys.executable, "-c", COMPARED, str(ROOT / "models")],
         env={**os.environ, "PYTHONPATH": sources()},
@@ -168,15 +169,27 @@ def compare(python: Path) -> tuple[bool, str]:
     there = run_python(python, "-c", COMPARED, str(ROOT / "models"), capture=True)
     if there.returncode:
         return False, there.stderr.strip().splitlines()[-1]
-    expected, found = _answers(here.stdout), _answers(there.stdout)
-    worst = {name: _distance(expected[name], found.get(name, {})) for name in expected}
-    wrong = [name for name, distance in worst.items() if distance > _tolerance(name)]
-    exact = max((d for name, d in worst.items() if "int8" not in name), default=0.0)
-    coarse = max((d for name, d in worst.items() if "int8" in name), default=0.0)
-    for name in wrong:
-        print(f"{name}: {expected[name]} here, {found.get(name)} on ARM")
-    return not wrong and set(expected) == set(found), (
-        f"{len(expected)} answers; the largest difference is {exact:.1e} (float), {coarse:.1e} (8-bit)"
+    return _judge(_answers(here.stdout), _answers(there.stdout))
+
+
+def _judge(
+    expected: dict[str, dict[str, float]], actual: dict[str, dict[str, float]]
+) -> tuple[bool, str]:
+    """Return whether answers agree, and the largest differences."""
+    is_equal = set(expected) == set(actual)
+    exact = coarse = 0.0
+    for name, answer in expected.items():
+        distance = _distance(answer, actual.get(name, {}))
+        if "int8" in name:
+            coarse = max(coarse, distance)
+        else:
+            exact = max(exact, distance)
+        if distance > _tolerance(name):
+            is_equal = False
+            print(f"{name}: {answer} here, {actual.get(name)} on ARM")
+    return is_equal, (
+        f"{len(expected)} answers; "
+        f"the largest difference is {exact:.1e} (float), {coarse:.1e} (8-bit)"
     )
 
 
@@ -187,7 +200,7 @@ def _answers(text: str) -> dict[str, dict[str, float]]:
 
 
 def _distance(expected: dict[str, float], found: dict[str, float]) -> float:
-    """The largest difference of a score, or of a value relative to its size; infinite where one is missing."""
+    """Return the largest difference of a score or relative value."""
     if set(expected) != set(found):
         return float("inf")
     return max(
@@ -201,7 +214,7 @@ def _tolerance(name: str) -> float:
 
 
 def tests(python: Path) -> tuple[bool, str]:
-    """The tests that need no more than the core, TFLite and ONNX, and start no server."""
+    """Run tests without a server that need core, TFLite and ONNX."""
     files = [str(ROOT / "tests" / name) for name in TESTS]
     done = run_python(
         python, str(ROOT / "tools/run_tests.py"), "arm64", "-q", *files, capture=True
@@ -222,10 +235,10 @@ def tests(python: Path) -> tuple[bool, str]:
 
 
 def make_system(folder: Path, mirror: str) -> Path:
-    """Fetch and unpack everything; returns a program that is the emulated Python.
+    """Create the emulated system; return its Python.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     python = folder / "bin/python3"
     say(f"putting a Debian {RELEASE} for arm64 together in {folder} …")

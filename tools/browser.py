@@ -1,10 +1,11 @@
-"""Find Chromium and Firefox for the tests of the web page, or fetch them from Debian packages into the clone.
+"""Find Chromium and Firefox for tests, or fetch them from Debian.
 
 Usage: python tools/browser.py [chromium|firefox] [--folder FOLDER] [--mirror URL]
 
-The one that POCKETSERVE_CHROMIUM or POCKETSERVE_FIREFOX names comes first, then an installed one. Otherwise the
-packages are unpacked into ``.browsers/`` (500 MB each): neither root rights nor a package of the system's own are
-touched. The C library is the system's own, which must be as new as that of the packages: Debian 12 or newer.
+The browser that POCKETSERVE_CHROMIUM or POCKETSERVE_FIREFOX names comes first, then an
+installed one. Otherwise packages are unpacked into ``.browsers/`` (500 MB each), without
+root rights or changes to the system. They use the system's C library, which must be that
+of Debian 12 or newer.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Browser:
     """A browser, as Debian has it.
 
     Attributes:
-        name: what it says of itself with ``--version``.
+        name: as ``--version`` prints it.
         variable: an environment variable that names an installed one.
         programs: its names on the PATH.
         package: Debian's package, whose program lies in ``/usr/lib/PACKAGE/PACKAGE``.
@@ -72,7 +73,7 @@ TYPESCRIPT: Final = "typescript@5.9.3"
 
 
 def find(name: str) -> Path | None:
-    """Return the browser that its variable names or that is on the PATH; None where there is none."""
+    """Return the browser from its variable or the PATH."""
     browser = BROWSERS[name]
     place = os.environ.get(browser.variable) or next(
         filter(None, map(shutil.which, browser.programs)), None
@@ -84,7 +85,7 @@ def provide(name: str, folder: Path | None = None, mirror: str | None = None) ->
     """Return a browser that starts; fetch it where none is installed.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     if folder is None and (installed := find(name)) is not None:
         return installed
@@ -98,10 +99,10 @@ def provide(name: str, folder: Path | None = None, mirror: str | None = None) ->
 
 
 def provide_lighthouse() -> list[str]:
-    """Return the command of Lighthouse, which rates a page in Chromium (220 MB).
+    """Return Lighthouse's command, fetched by npm (220 MB) if missing.
 
     Raises:
-        ToolchainError: there is no npm, or it cannot be fetched.
+        ToolchainError: there is no npm, or the download failed.
     """
     package = _provide_from_npm("lighthouse", LIGHTHOUSE)
     return ["node", str(package / "cli" / "index.js")]
@@ -111,7 +112,7 @@ def provide_typescript() -> list[str]:
     """Return the command of the TypeScript compiler.
 
     Raises:
-        ToolchainError: there is no npm, or it cannot be fetched.
+        ToolchainError: there is no npm, or the download failed.
     """
     package = _provide_from_npm("typescript", TYPESCRIPT)
     return ["node", str(package / "bin" / "tsc")]
@@ -173,14 +174,14 @@ def _fetch(browser: Browser, program: Path, mirror: str) -> None:
 
 
 def _write_program(root: Path, package: str, program: Path) -> None:
-    """Write a script that starts it with the libraries and fonts beside it."""
+    """Write a script that uses the libraries and fonts beside it."""
     (libraries,) = (root / "usr" / "lib").glob("*-linux-gnu")
     for library in _of_c_library(libraries):
         library.unlink()
     (root / "fonts.conf").write_text(
         f"<fontconfig><dir>{root}/usr/share/fonts</dir><cachedir>{root}/fonts-cache</cachedir></fontconfig>"
     )
-    places = f"{libraries}:{libraries / 'pulseaudio'}"  # the second one's only by an absolute path of the system's
+    places = f"{libraries}:{libraries / 'pulseaudio'}"  # the second one's has an absolute path of the system
     program.write_text(
         f"#!/bin/sh\nexport LD_LIBRARY_PATH={shlex.quote(places)} "
         f"FONTCONFIG_FILE={shlex.quote(str(root / 'fonts.conf'))}\n"
@@ -190,7 +191,7 @@ def _write_program(root: Path, package: str, program: Path) -> None:
 
 
 def _of_c_library(libraries: Path) -> list[Path]:
-    """Return what only the loader of the same release can load."""
+    """Return the files that need the same release's loader."""
     names = (
         "libc",
         "libm",
@@ -207,7 +208,7 @@ def _of_c_library(libraries: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print where the browsers are, after fetching those that are missing; returns the exit code."""
+    """Fetch missing browsers, and print the paths."""
     parser = argparse.ArgumentParser(
         description="Find or fetch browsers for the tests of the web page."
     )

@@ -1,7 +1,8 @@
-"""Count what makes the code hard to read at first sight, and the long sentences of each page; fail when a count rises.
+"""Measure readability of code and pages; fail if a count rises.
 
-``make check`` runs it. ``--lower`` writes counts that fell into ``code_measures.json``.
-Lines are printed and have no limit. A new page may have no long sentence (``text_measures.py PAGE`` shows them).
+``make check`` runs it. ``--lower`` writes counts that fell to ``code_measures.json``.
+Lines are printed and have no limit. A new page must have no long sentence
+(``text_measures.py PAGE`` shows them).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PACKAGES = (
 LIMITS = Path(__file__).with_suffix(".json")
 PLAIN_LIMITS = plain_measures.LIMITS
 
-# Names that say that something happened, not what the value is.
+# Names that say that something happened instead of naming the value.
 _VAGUE = """
     asked begun broken built called caught chosen counted done forgotten found given gone got grown heard held hidden
     kept known lent looked lost made meant mine named needed noted offered ours owed passed put reached refused said
@@ -40,38 +41,40 @@ VAGUE_NAMES = frozenset(_VAGUE.split())
 QUESTION_WORDS = frozenset(
     {"How", "Let", "One", "What", "When", "Where", "Whether", "Which", "Who", "Why"}
 )
-# Names that a registry asks every one of its modules for: one meaning, many definitions.
+# Names that a registry requires in each of its modules: one meaning, many definitions.
 INTERFACES = frozenset(
     {"FORMAT", "TASK", "add_parser", "convert", "create", "fits", "main", "run"}
 )
 
 
 def measure(root: Path) -> dict[str, int]:
-    """Return the counts over the packages below ``root``, by name; lower is better for each."""
+    """Return the counts over the packages; lower is better."""
     counts: Counter[str] = Counter()
-    places: Counter[str] = Counter()
+    definitions: Counter[str] = Counter()
     largest = 0
     for package in PACKAGES:
         files = sorted((root / package).rglob("*.py"))
         for file in files:
             source = file.read_text(encoding="utf-8")
             counts["lines"] += source.count("\n")
-            counts.update(_of_source(ast.parse(source), places))
+            counts.update(_of_source(ast.parse(source), definitions))
         folders = Counter(file.parent for file in files if file.name != "__init__.py")
         largest = max([largest, *folders.values()])
-    top = (root / "server/pocketserve").glob("*.py")
-    counts["loose modules"] = sum(
-        file.name not in ("__init__.py", "__main__.py") for file in top
-    )
+    counts["loose modules"] = _loose_modules(root / "server/pocketserve")
     counts["modules in the largest folder"] = largest
-    counts["public names with several definitions"] = sum(
-        n > 1 for n in places.values()
-    )
+    repeated = sum(number > 1 for number in definitions.values())
+    counts["public names with several definitions"] = repeated
     return dict(sorted(counts.items()))
 
 
+def _loose_modules(package: Path) -> int:
+    """Return the number of modules directly in a package."""
+    special = ("__init__.py", "__main__.py")
+    return sum(file.name not in special for file in package.glob("*.py"))
+
+
 def _of_source(tree: ast.Module, places: Counter[str]) -> Counter[str]:
-    """Return the counts of one module, and add its public names to ``places``."""
+    """Return a module's counts, and add its public names."""
     definitions = [
         node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
     ]
@@ -84,7 +87,7 @@ def _of_source(tree: ast.Module, places: Counter[str]) -> Counter[str]:
 
 
 def _bound_names(tree: ast.AST) -> Iterator[str]:
-    """Yield every name that the source binds: variables, parameters, attributes, functions, classes."""
+    """Yield every name that the source binds."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -98,10 +101,10 @@ def _bound_names(tree: ast.AST) -> Iterator[str]:
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and (
-            text := ast.get_docstring(node)
-        ):
-            yield text
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
 
 
 def _first_word(text: str) -> str:
@@ -109,32 +112,36 @@ def _first_word(text: str) -> str:
 
 
 def main() -> int:
-    """Print the counts beside their limits; return 1 if one rose. ``--lower`` writes down those that fell."""
+    """Print the counts and limits; fail if a count rose."""
     stored = json.loads(LIMITS.read_text(encoding="utf-8"))
     sentences = text_measures.measure(ROOT)
-    counts, limits = measure(ROOT) | sentences, dict.fromkeys(sentences, 0) | stored
+    counts = measure(ROOT) | sentences
+    limits = dict.fromkeys(sentences, 0) | stored
     for name, count in counts.items():
         if count or name not in sentences:
-            print(
-                f"{count:7} {name}"
-                + (f" (at most {limits[name]})" if name in limits else "")
-            )
+            limit = f" (at most {limits[name]})" if name in limits else ""
+            print(f"{count:7} {name}{limit}")
     if "--lower" in sys.argv[1:]:
-        lower = {
-            name: min(counts.get(name, 0), limit) for name, limit in stored.items()
-        }
-        LIMITS.write_text(json.dumps(lower, indent=2) + "\n", encoding="utf-8")
-    risen = [name for name, limit in limits.items() if counts.get(name, 0) > limit]
-    for name in risen:
+        _lower(stored, counts)
+    increased = [name for name, limit in limits.items() if counts.get(name, 0) > limit]
+    for name in increased:
         print(f"{name}: the count rose; see Names in CONTRIBUTING.md", file=sys.stderr)
     increases = _plain_increases()
     for increase in increases:
         print(f"{increase}; see Plain code in CONTRIBUTING.md", file=sys.stderr)
-    return bool(risen or increases)
+    return bool(increased or increases)
+
+
+def _lower(stored: dict[str, int], counts: dict[str, int]) -> None:
+    """Record the counts that fell."""
+    lower = {}
+    for name, limit in stored.items():
+        lower[name] = min(counts.get(name, 0), limit)
+    LIMITS.write_text(json.dumps(lower, indent=2) + "\n", encoding="utf-8")
 
 
 def _plain_increases() -> list[str]:
-    """Return the increases of the measures by area; ``--lower`` records values that fell."""
+    """Return the increases of the measures by area."""
     values = plain_measures.all_values(ROOT)
     limits = plain_measures.read_limits(PLAIN_LIMITS)
     increases = plain_measures.find_increases(values, limits)

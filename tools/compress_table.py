@@ -1,6 +1,7 @@
-"""Run recipes on the embedded models and write their rows of docs/compress.md: ``tools/compress_table.py [RECIPE…]``.
+"""Run recipes and write their rows of docs/compress.md: ``tools/compress_table.py [RECIPE…]``.
 
-Needs PyTorch, or the converters' environments, and scikit-learn, whose data the embedded models were trained on.
+It needs scikit-learn, whose data the embedded models were trained on, and PyTorch or
+the converters' environments.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ INPUTS = {"digits": "image", "petals": "features", "diabetes": "features"}
 
 
 class Cell(NamedTuple):
-    """A row of the table: a recipe with options, as the command takes them, on an embedded model."""
+    """A row of the table: a recipe's options and model."""
 
     recipe: str
     model: str
@@ -63,7 +64,7 @@ CELLS = (
 
 
 def write_data(model: str, folder: Path) -> tuple[Path, Path]:
-    """Write the samples that an embedded model was trained on, and those that it has never seen, as .npz files."""
+    """Write a model's training samples and unseen ones as .npz."""
     path = ROOT / "models" / "recipes" / "datasets.py"
     spec = importlib.util.spec_from_file_location("datasets", path)
     assert spec is not None and spec.loader is not None
@@ -86,7 +87,7 @@ def options_of(cell: Cell) -> dict[str, str]:
 
 
 def compress(cell: Cell, folder: Path) -> Compression:
-    """Run a row's recipe on a copy of its model in an empty folder; first the one that makes the version it takes.
+    """Run a row's recipe on a copy of its model.
 
     Raises:
         ConversionError: the recipe refuses the model, or the result loses too much.
@@ -129,7 +130,7 @@ def _run(cell: Cell, folder: Path, data: tuple[Path, Path]) -> Compression:
 
 
 def row_of(cell: Cell, folder: Path) -> list[str]:
-    """Return a row of the table: what came of it, or the sentence by which it is refused."""
+    """Return a row with the result or the refusal."""
     start = [
         f"`{cell.recipe}`",
         cell.model,
@@ -148,7 +149,7 @@ def row_of(cell: Cell, folder: Path) -> list[str]:
 
 
 def with_rows(text: str, rows: Mapping[Cell, Sequence[str]]) -> str:
-    """Return the document with these rows in its table, and those of other cells as they were; in the cells' order."""
+    """Replace rows of the table, in the cells' order."""
     match = re.search(r"(?m)^\| recipe \| model \|.*\n(?:\|.*\n)+", text)
     assert match is not None
     lines = [
@@ -171,7 +172,7 @@ def with_rows(text: str, rows: Mapping[Cell, Sequence[str]]) -> str:
 
 
 def main() -> int:
-    """Measure the rows of the recipes that are named, or of all, and write each into the table."""
+    """Measure the named recipes, or all, and write the table."""
     names = sys.argv[1:] or [cell.recipe for cell in CELLS]
     for cell in CELLS:
         if cell.recipe in names:

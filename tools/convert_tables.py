@@ -1,7 +1,7 @@
 """Write the tables of docs/convert.md and docs/generated/conversions.md.
 
-``python tools/convert_tables.py [FILE]`` first takes over the outcomes that ``make test-convert`` has added to a file;
-with ``--check`` the tables are only compared.
+``python tools/convert_tables.py [FILE]`` first merges the outcomes that ``make
+test-convert`` has added to a file; ``--check`` only compares the tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GOOD = ("agrees", "written")
 
 
 def guide_tables() -> dict[str, str]:
-    """Return the tables of the guide by the beginning of their first row."""
+    """Return the guide's tables by the start of their headers."""
     ways = (
         [
             ", ".join(TITLES[source] for source in converter.sources),
@@ -71,7 +71,7 @@ def guide_tables() -> dict[str, str]:
 
 
 def result_tables() -> dict[str, str]:
-    """Return the tables of results by the beginning of their first row."""
+    """Return the result tables by the start of their headers."""
     outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8"))
     modes = [f"`{mode}`" for mode in QUANTIZE_MODES]
     return {
@@ -81,7 +81,7 @@ def result_tables() -> dict[str, str]:
 
 
 def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield a row for each format and kind: how many models agree, of how many that were converted."""
+    """Yield how many models agree for each format and kind."""
     cells: dict[tuple[str, ...], list[str]] = {}
     for name, outcome in outcomes.items():
         cells.setdefault(_parts(name)[1:], []).append(outcome)
@@ -103,7 +103,7 @@ def _count(outcomes: Sequence[str]) -> str:
 
 
 def _refusals(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield a row for each sentence of a model, a format and a kind, but not for those that no converter makes."""
+    """Yield a row for each refusal of an existing converter."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for name, outcome in sorted(outcomes.items(), key=lambda item: _place(item[0])):
         if outcome not in _GOOD and not outcome.startswith(_NO_WAY):
@@ -122,7 +122,7 @@ def _refusals(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """Return the model, the format, the kind and the mode of a cell."""
+    """Split a cell into model, format, kind and mode."""
     match = _CELL.fullmatch(name)
     assert match is not None, name
     return match.groups()
@@ -156,7 +156,7 @@ def with_tables(text: str, tables: Mapping[str, str]) -> str:
 
 
 def take_over(results: Path) -> None:
-    """Add the outcomes of a run to those of the runs before it."""
+    """Merge a run's outcomes into the earlier ones."""
     lines = results.read_text(encoding="utf-8").splitlines()
     outcomes = {
         **json.loads(OUTCOMES.read_text(encoding="utf-8")),
@@ -169,7 +169,7 @@ def take_over(results: Path) -> None:
 
 
 def main() -> int:
-    """Rewrite both pages, or with ``--check`` return 1 if one is out of date."""
+    """Rewrite both pages, or check them with ``--check``."""
     only_check = "--check" in sys.argv[1:]
     if not only_check:
         for name in sys.argv[1:]:

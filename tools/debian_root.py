@@ -1,7 +1,8 @@
-"""A Python of another Debian release or processor, put together in a folder by unpacking packages.
+"""A Python of another Debian release or processor, from unpacked packages.
 
-Neither root rights nor any change to this system is needed: packages are only unpacked, and wheels come from the
-package index by pip. Each such Python is a small script, which looks like a Python to those who start it and to itself.
+It needs no root rights and doesn't change this system: packages are only unpacked, and
+wheels come from the package index by pip. Each such Python is a small script that
+behaves like an interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from android_toolchain import (
 ROOT = Path(__file__).resolve().parents[1]
 LAB = "lab/pyproject.toml"
 LIBRARIES = ("libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
-"""What wheels need beside Python."""
+"""Packages that wheels need beside Python."""
 
 CORE_WHEELS = (
     *(
@@ -79,15 +80,15 @@ def ready_python(
     told: str,
     make: Callable[[Path, str], Path],
 ) -> Path:
-    """The Python in the folder of the options; put together anew unless it was made from the same inputs.
+    """Return the options' Python, rebuilt if its inputs changed.
 
     Args:
-        script: the file that says what belongs to it.
-        told: what it says of itself, or a part of that (``describe``).
-        make: puts it together, from an empty or outdated folder and the mirror, and returns it.
+        script: the file that lists its packages.
+        told: its description, or a part of it (``describe``).
+        make: builds it from an empty or outdated folder and the mirror, and returns it.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,10 +113,10 @@ def ready_python(
 def fetch_root(
     root: Path, mirror: str, release: str, architecture: str, packages: Sequence[str]
 ) -> None:
-    """Unpack packages with all that they need. Nothing is configured: Python runs without that.
+    """Unpack packages with their dependencies, without configuring them.
 
     Raises:
-        ToolchainError: they cannot be had on this machine.
+        ToolchainError: they are not available on this machine.
     """
     arriving = fresh(root.with_name("debs"))
     with private_apt(mirror, (release,), architecture) as apt:
@@ -143,7 +144,7 @@ def fetch_root(
 
 
 def _unpack(file: Path, root: Path) -> None:
-    """Not ``dpkg-deb -x``: it would replace the links /lib and /bin by folders."""
+    """Unpack a package, keeping the links /lib and /bin."""
     archive = subprocess.Popen(
         ["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE
     )
@@ -157,7 +158,7 @@ def _unpack(file: Path, root: Path) -> None:
     ]
     unpacked = subprocess.run(command, stdin=archive.stdout, timeout=120, check=False)
     assert archive.stdout is not None
-    archive.stdout.close()  # or it would wait for a tar that has given up
+    archive.stdout.close()  # otherwise it would wait for a tar that has failed
     if archive.wait(60) or unpacked.returncode:
         raise ToolchainError(f"{file.name} cannot be unpacked; is the disk full?")
 
@@ -170,7 +171,7 @@ def fetch_wheels(site: Path, python: str, machine: str, wheels: Sequence[str]) -
         machine: as in the names of wheels, such as ``aarch64``.
 
     Raises:
-        ToolchainError: one of them does not exist, or cannot be had.
+        ToolchainError: one of them does not exist, or can't be fetched.
     """
     command = [
         sys.executable,
@@ -204,7 +205,7 @@ def fetch_wheels(site: Path, python: str, machine: str, wheels: Sequence[str]) -
 
 
 def write_commands(site: Path) -> None:
-    """Register the commands of the lab, whose sources are on the search path."""
+    """Register the lab's commands for the search path."""
     text = (ROOT / LAB).read_text("utf-8")
     groups = tomllib.loads(text)["project"]["entry-points"]
     lines = []
@@ -219,7 +220,7 @@ def write_commands(site: Path) -> None:
 def write_script(
     path: Path, words: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> None:
-    """Write a program that runs a command with whatever it was called with."""
+    """Write a program that passes its arguments to a command."""
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)  # it may be a link
     exported = "".join(
@@ -235,7 +236,7 @@ def write_script(
 def run_python(
     python: Path, *arguments: str, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run such a Python in the project's folder, with the project's packages."""
+    """Run this Python with the project's packages."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -266,7 +267,7 @@ def sources() -> str:
 
 
 def fingerprint(folder: Path, script: str) -> str:
-    """A hash of everything that decides a folder's content, its own place included (the script names it)."""
+    """Hash everything that determines a folder's content."""
     files = (Path(script), Path(__file__), ROOT / "constraints.txt", ROOT / LAB)
     parts = (str(folder), *(file.read_text("utf-8") for file in files))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

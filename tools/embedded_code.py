@@ -1,6 +1,7 @@
-"""Writes the hashes of the code in the embedded models, which is trusted as part of the package.
+"""Write the hashes of the embedded models' code, which is trusted.
 
-Run it after the recipes made ``model.py`` or ``.pt2`` files anew: ``python tools/embedded_code.py``.
+Run it after the recipes have recreated ``model.py`` or ``.pt2`` files:
+``python tools/embedded_code.py``.
 """
 
 from __future__ import annotations

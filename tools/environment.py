@@ -1,4 +1,4 @@
-"""Creates the virtual environments that the Makefile's targets run in, and keeps them when nothing has changed.
+"""Create the Makefile's virtual environments, and reuse unchanged ones.
 
 Usage: python tools/environment.py NAME...   with the names of ENVIRONMENTS below.
 
@@ -25,14 +25,14 @@ class Environment:
     """One kind of environment.
 
     Attributes:
-        folder: where it lies, relative to the project.
+        folder: relative to the project.
         extras: extras of pyproject.toml that are installed with the project itself.
         lab: extras of lab/pyproject.toml.
-        constraints: file with the versions that were tested.
-        also: packages beside them.
+        constraints: file with the tested versions.
+        also: additional packages.
         npm: Node packages, which are installed in the folder ``tfjs`` of the environment.
-        project: whether the project itself is installed; the peers of the benchmarks do without.
-        satisfied_by: another environment in the same folder that holds all of this one.
+        project: whether to install the project; peers of the benchmarks don't need it.
+        satisfied_by: another environment in the same folder that includes this one.
     """
 
     folder: str
@@ -65,17 +65,18 @@ ENVIRONMENTS = {
         ),
         also=(
             "torch==2.13.0",
-        ),  # named here too, or executorch brings a build with gigabytes of CUDA
+        ),  # named here too, since executorch would install a build with gigabytes of CUDA
         npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
     ),
-    # The older package needs NumPy 1, which nothing else here does.
+    # Only the older package needs NumPy 1.
     "tflite-runtime": Environment(
         ".venv-tflite-runtime",
         ("image", "qr", "dev"),
         constraints="constraints-tflite-runtime.txt",
         also=("tflite-runtime==2.14.0", "numpy<2"),
     ),
-    # What builds the architectures of tools/zoo.py, and what converts them from code; the rest is the converters'.
+    # Builds the architectures of tools/zoo.py, and converts them from code; other
+    # conversions use the converters' environments.
     "zoo": Environment(
         ".venv-zoo",
         ("tflite", "image", "torch", "onnx"),
@@ -101,7 +102,7 @@ ENVIRONMENTS = {
             "hypothesis",
         ),
     ),
-    # A real Ray, with packages that nothing else here needs.
+    # A real Ray, with packages that only it needs.
     "ray": Environment(
         ".venv-ray",
         ("tflite", "onnx", "torch", "image"),
@@ -166,8 +167,9 @@ ENVIRONMENTS = {
     "frameworks": Environment(
         ".bench/frameworks", ("tflite", "torch", "onnx"), also=("torch==2.13.0",)
     ),
-    # Other servers, to measure against. torch is named where it is needed, or a build with gigabytes of CUDA comes.
-    # httptools is not among what MLServer requires; its HTTP server is faster with it.
+    # Other servers to compare with. torch is named where it is needed, to avoid a build
+    # with gigabytes of CUDA.
+    # MLServer doesn't require httptools, but its HTTP server is faster with it.
     "mlserver": Environment(
         ".bench/mlserver",
         (),
@@ -196,7 +198,7 @@ ENVIRONMENTS = {
 
 
 def main(names: list[str]) -> int:
-    """Create what is missing; returns the exit code."""
+    """Create missing environments."""
     if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have an older Python
         print(
             "pocketserve needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)",
@@ -222,59 +224,54 @@ def main(names: list[str]) -> int:
 
 
 def ensure(name: str) -> None:
-    """Create or update one environment unless it is as wanted already."""
-    wanted = ENVIRONMENTS[name]
-    if any(
-        is_current(known) for known in (name, wanted.satisfied_by) if known is not None
-    ):
-        return
+    """Create or update one environment unless it is up to date."""
+    environment = ENVIRONMENTS[name]
+    for candidate in (name, environment.satisfied_by):
+        if candidate is not None and is_current(candidate):
+            return
     started = time.monotonic()
-    folder = ROOT / wanted.folder
+    folder = ROOT / environment.folder
     if not (folder / "bin" / "python").exists():
-        print(f"creating {wanted.folder} …", flush=True)
-        # In Termux NumPy, Pillow and the runtimes are its own packages; pip would have to compile them.
+        print(f"creating {environment.folder} …", flush=True)
+        # In Termux NumPy, Pillow and the runtimes are system packages, which pip would
+        # have to compile.
         venv.create(folder, with_pip=True, system_site_packages=in_termux())
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    pip.append("--disable-pip-version-check")
-    command = pip
-    if wanted.project:
-        constraint = ["--constraint", str(ROOT / wanted.constraints)]
-        command += ["--only-binary", "numpy,pillow"] if in_termux() else constraint
-        for requirement in distributions(wanted):
-            command += ["--editable", requirement]
-    command += wanted.also
-    print(
-        f"installing {', '.join(wanted.extras or wanted.also)} into {wanted.folder} …",
-        flush=True,
-    )
-    subprocess.run(command, check=True)
-    if wanted.npm:
-        npm = [
-            "npm",
-            "install",
-            "--silent",
-            "--no-audit",
-            "--no-fund",
-            "--prefix",
-            str(folder / "tfjs"),
-            *wanted.npm,
-        ]
+    packages = ", ".join(environment.extras or environment.also)
+    print(f"installing {packages} into {environment.folder} …", flush=True)
+    subprocess.run(_pip_command(environment, folder), check=True)
+    if environment.npm:
+        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund"]
+        npm += ["--prefix", str(folder / "tfjs"), *environment.npm]
         subprocess.run(npm, check=True)
     stamp(name).write_text(fingerprint(name))
-    print(f"{wanted.folder} is ready ({time.monotonic() - started:.0f} s)", flush=True)
+    seconds = time.monotonic() - started
+    print(f"{environment.folder} is ready ({seconds:.0f} s)", flush=True)
 
 
-def distributions(wanted: Environment) -> list[str]:
+def _pip_command(environment: Environment, folder: Path) -> list[str]:
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    command.append("--disable-pip-version-check")
+    if environment.project:
+        if in_termux():
+            command += ["--only-binary", "numpy,pillow"]
+        else:
+            command += ["--constraint", str(ROOT / environment.constraints)]
+        for requirement in distributions(environment):
+            command += ["--editable", requirement]
+    return [*command, *environment.also]
+
+
+def distributions(environment: Environment) -> list[str]:
     """Return the client, the server and the lab, with their extras."""
     requirements = [str(ROOT / "client")]
-    for folder, extras in ((ROOT, wanted.extras), (ROOT / "lab", wanted.lab)):
+    for folder, extras in ((ROOT, environment.extras), (ROOT / "lab", environment.lab)):
         suffix = f"[{','.join(extras)}]" if extras else ""
         requirements.append(f"{folder}{suffix}")
     return requirements
 
 
 def in_termux() -> bool:
-    """Return whether this is Termux, whose Python called itself ``linux`` before 3.13."""
+    """Return whether this is Termux, also before Python 3.13."""
     return sys.platform == "android" or "com.termux" in os.environ.get("PREFIX", "")
 
 
@@ -287,7 +284,7 @@ def is_current(name: str) -> bool:
 
 
 def stamp(name: str) -> Path:
-    """The file that remembers what an environment was made from."""
+    """Return the file that records an environment's inputs."""
     return ROOT / ENVIRONMENTS[name].folder / f".made-{name}"
 
 

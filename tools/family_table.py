@@ -1,4 +1,4 @@
-"""Write the table of model families that tests compare with their own libraries into ``docs/models.md``.
+"""Write the table of tested model families in ``docs/models.md``.
 
 Usage: python tools/family_table.py [--check]
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def families() -> Iterator[Any]:
-    """Yield the rows of all test modules. They import no framework at module level."""
+    """Yield the rows of all test modules, without importing frameworks."""
     tests = str(ROOT / "tests")
     if tests not in sys.path:
         sys.path.insert(0, tests)
@@ -46,7 +46,7 @@ def families() -> Iterator[Any]:
 
 
 def table(rows: Iterator[Any]) -> str:
-    """Return a Markdown table with a line for each library and task."""
+    """Return a Markdown table of libraries and tasks."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for row in rows:
         name = f"{row.name} ({row.note})" if row.note else row.name

@@ -1,12 +1,13 @@
-"""Fetches Kotlin: compiler, standard library and coroutines, from the package ``kotlin-jupyter-kernel`` of PyPI.
+"""Fetch Kotlin from the PyPI package ``kotlin-jupyter-kernel``.
 
 Usage: python tools/kotlin_tools.py [--folder FOLDER] [--debs FOLDER]
 
-Debian's newest Kotlin is 1.3.31 and its coroutines are 1.0.1, which have no Flow. The makers of Kotlin put a whole
-compiler into the package of their notebook kernel. This version of it holds the releases Kotlin 1.9.23 and coroutines
-1.8.0. Nothing of it is installed: pip fetches the wheel (81 MB), its hash is checked, and the jars are taken out.
+Debian's newest Kotlin is 1.3.31 and its coroutines are 1.0.1, which have no Flow. The
+package of Kotlin's notebook kernel contains a whole compiler: this version has Kotlin
+1.9.23 and coroutines 1.8.0. It is not installed: pip fetches the wheel (81 MB), its hash
+is checked, and the jars are extracted.
 
-The compiler does not look at the JDK: with ``-no-jdk`` and Android's own class library it compiles as for an app.
+With ``-no-jdk`` and Android's class library it compiles as for an app.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ JARS = {
 }
 """Name here -> name in the wheel's folder ``run_kotlin_kernel/jars``."""
 COROUTINES_JAR = "kotlinx-coroutines-core"
-"""In the wheel, its classes lie in the compiler's jar; the programs under test get them without the compiler."""
+"""In the wheel, its classes are in the compiler's jar; tested programs get only these."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class KotlinTools:
 
     Attributes:
         compiler: main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
-        libraries: what Kotlin programs need: the standard library and coroutines.
+        libraries: the standard library and coroutines.
         versions: Maven coordinates of these libraries, ``group:name`` -> version.
     """
 
@@ -65,14 +66,14 @@ class KotlinTools:
 
 
 def paths(folder: Path | None = None, debs: Path | None = None) -> KotlinTools:
-    """Fetch what is missing and tell where everything is.
+    """Fetch missing files, and return all paths.
 
     Args:
-        folder: where it lies; default ``kotlin`` in the Android toolchain's folder.
-        debs: folder with a wheel that was fetched before; default POCKETSERVE_ANDROID_DEBS.
+        folder: of the files; default ``kotlin`` in the Android toolchain's folder.
+        debs: a folder with a downloaded wheel; default POCKETSERVE_ANDROID_DEBS.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     target = folder_for("kotlin", folder)
     make_once(target, __file__, lambda: _fill(target, debs or fetched_before()))

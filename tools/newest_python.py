@@ -1,9 +1,10 @@
-"""Runs the tests of the core, TFLite and ONNX on the Python that Termux has today, whichever this system has.
+"""Run core tests on the Python that Termux has today.
 
 Usage: .venv/bin/python tools/newest_python.py [--folder FOLDER] [--mirror URL] [-- PYTEST-ARGUMENTS]
 
-The Python comes from Debian's next release, for this machine's own processor, and is only unpacked, in
-``.newest-python/``; its own loader starts it, so that neither this system nor its C library matters.
+The Python comes from Debian's next release, for this machine's processor. It is only
+unpacked into ``.newest-python/``, and its own loader starts it, so that this system's C
+library doesn't matter.
 """
 
 from __future__ import annotations
@@ -72,12 +73,10 @@ def make_python(folder: Path, mirror: str) -> Path:
     """Fetch and unpack everything; returns the Python.
 
     Raises:
-        ToolchainError: it cannot be had on this machine.
+        ToolchainError: it is not available on this machine.
     """
     root = folder / "root"
-    python = (
-        root / "usr/bin/python3"
-    )  # beside its library, so that it finds that by itself
+    python = root / "usr/bin/python3"  # beside its library, where it looks for it
     architecture = (
         subprocess.run(
             ["dpkg-deb", "--version"],
@@ -104,7 +103,7 @@ def make_python(folder: Path, mirror: str) -> Path:
 
 
 def _start(python: Path, root: Path) -> list[str]:
-    """Its own loader with its own libraries, under the name of the script."""
+    """Return the command with its own loader and libraries."""
     loader = next(iter(sorted(root.glob("usr/lib*/ld-linux-*.so.*"))), None)
     libraries = next(iter(sorted((root / "usr/lib").glob("*-linux-gnu"))), None)
     if loader is None or libraries is None:

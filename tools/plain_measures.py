@@ -61,7 +61,7 @@ COMMANDS = "server/pocketserve/cli"
 FRONT_DOOR = "server/pocketserve/__main__.py"
 DECIMALS = 1
 TOLERANCE = 1.02
-"""Share of a recorded value that a value may reach: the means of an area move a little with every change."""
+"""The share of a recorded value that is accepted: means change a little with every commit."""
 
 TARGETS = {
     "nodes per line": 5.5,
@@ -162,7 +162,7 @@ def area_names(root: Path) -> list[str]:
 
 
 def files_of(root: Path, area: str) -> list[Path]:
-    """Return the source files of an area; of a package itself only its loose modules."""
+    """Return the source files of an area."""
     folder = root / area
     return sorted(folder.glob("*.py") if area in PACKAGES else folder.rglob("*.py"))
 
@@ -179,7 +179,7 @@ def measure(root: Path) -> dict[str, dict[str, float]]:
 
 
 def distribution_of(root: Path, file: Path) -> str:
-    """Return the distribution that a source file belongs to; empty for tests and tools."""
+    """Return a file's distribution; empty for tests and tools."""
     for distribution, folders in DISTRIBUTIONS.items():
         for folder in folders:
             if file.is_relative_to(root / folder):
@@ -197,7 +197,7 @@ def source_files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def measure_distributions(root: Path) -> dict[str, int]:
-    """Return lines and homonyms of each distribution, and the imports of the command line from other code."""
+    """Count lines, homonyms and imports of the command line."""
     counts: Counter[str] = Counter()
     homonyms: Counter[tuple[str, str]] = Counter()
     for distribution, file in source_files(root):
@@ -222,7 +222,7 @@ def measure_distributions(root: Path) -> dict[str, int]:
 
 
 def defined_types(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of a module's classes and type aliases, private ones included."""
+    """Yield the names of a module's classes and aliases."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -237,14 +237,14 @@ def defined_types(tree: ast.Module) -> Iterator[str]:
 
 
 def is_alias(value: ast.expr) -> bool:
-    """Return whether an assigned value is a type, such as ``dict[str, int]`` or ``A | B``."""
+    """Return whether an assigned value is a type."""
     return isinstance(value, ast.Subscript) or (
         isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
     )
 
 
 def imports_command_line(tree: ast.Module) -> int:
-    """Return the number of import statements that load a module of the command line."""
+    """Count the imports of the command line."""
     count = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -261,7 +261,7 @@ def imports_command_line(tree: ast.Module) -> int:
 
 
 def read_limits(file: Path = LIMITS) -> dict[str, dict[str, float]]:
-    """Return the recorded values by area; the counts over all areas have the area ``all``."""
+    """Return recorded values by area; ``all`` is for totals."""
     limits: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
     return limits
 
@@ -278,7 +278,7 @@ def all_values(root: Path) -> dict[str, dict[str, float]]:
 def find_increases(
     values: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]
 ) -> list[str]:
-    """Return a sentence for each value that is above both its recorded value and its target."""
+    """Describe each value above its recorded value and target."""
     increases = []
     for area, measures in values.items():
         for name, value in measures.items():
@@ -297,7 +297,7 @@ def record(values: dict[str, dict[str, float]], file: Path = LIMITS) -> None:
 
 
 def densest_functions(root: Path, area: str, number: int = 15) -> list[tuple[int, str]]:
-    """Return the functions with the most syntax-tree nodes, each with its place."""
+    """Return the functions with the most syntax-tree nodes."""
     functions = []
     for file in files_of(root, area):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -324,7 +324,7 @@ def print_table(measures: dict[str, dict[str, float]]) -> None:
 
 
 def main(areas: list[str]) -> int:
-    """Print the table, or the densest functions of some areas; return the exit code."""
+    """Print the table, or the densest functions of areas."""
     if areas == ["--record"]:
         record(all_values(ROOT))
         return 0

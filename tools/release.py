@@ -1,4 +1,4 @@
-"""Builds a release twice, from the last commit alone, and keeps it in ``build/release`` if both are equal byte by byte.
+"""Build a release twice, and keep it if both are equal.
 
 Usage: python tools/release.py     (``make release``, which makes the environment that this runs in)
 
@@ -42,7 +42,7 @@ CHANGELOG_ENTRY = r"^## {version}( |$)"
 
 
 class ReleaseError(Exception):
-    """There is no release; the text is one sentence that says why."""
+    """There is no release; the text says why."""
 
 
 def check(root: Path, version: str) -> None:
@@ -192,7 +192,7 @@ def write_parts(output: Path, version: str, epoch: int) -> None:
 
 
 def requirements(name: str) -> list[str]:
-    """Return a package and everything that it needs, by its normal name, in a stable order."""
+    """Return a package and its dependencies in a stable order."""
     names, queue = {name}, [name]
     while queue:
         fresh = set(needs(queue.pop())) - names
@@ -217,7 +217,7 @@ def needs(name: str) -> list[str]:
 
 
 def _component(name: str) -> Any:
-    """Return a package that is installed as a part of the SBOM."""
+    """Return an installed package as an SBOM component."""
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
@@ -245,7 +245,7 @@ def _component(name: str) -> Any:
 
 
 def _page_libraries() -> list[Any]:
-    """Return the libraries of the web page as parts of the SBOM."""
+    """Return the web page's libraries as SBOM components."""
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
@@ -276,7 +276,7 @@ def _file(path: Path) -> Any:
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """Return the names of files that two folders do not have alike, byte by byte."""
+    """Return the names of files that differ between folders."""
     names = sorted(
         {path.name for folder in (first, second) for path in folder.iterdir()}
     )
@@ -324,7 +324,7 @@ def _run(folder: Path, variables: Mapping[str, str], *command: object) -> None:
 
 
 def release(root: Path, version: str, target: Path) -> None:
-    """Build the release of the last commit, twice in two folders, and keep one.
+    """Build the last commit's release twice, and keep one.
 
     Raises:
         ReleaseError: the clone is not ready, a step failed, or the two differ.

@@ -1,4 +1,4 @@
-"""Print which of our modules one request visits, and how many of their functions it calls.
+"""Print the modules and function calls of one request.
 
 The server runs in this process, each of its threads with a profiler; the client runs in another. A request is sent
 until all that is made once for its kind is there, then once more.
@@ -29,7 +29,7 @@ WARM_UP = 5
 
 
 class Profiler:
-    """Count the calls of the server's functions, by file, while it is on."""
+    """Count the server's function calls by file."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -46,7 +46,7 @@ class Profiler:
 
 
 def ask(urls: list[str], token: str, sent: IO[str], begin: IO[str]) -> None:
-    """Send each kind of request to each URL: ``WARM_UP`` times, then once between two lines to the parent."""
+    """Send each kind of request, with warm-up, between markers."""
     for url in urls:
         for request in _requests(url, token):
             for _ in range(WARM_UP):
@@ -88,14 +88,9 @@ def _requests(url: str, token: str) -> list[Callable[[], Any]]:
 def measure(
     profiler: Profiler, urls: list[str], token_file: Path
 ) -> dict[str, Counter[str]]:
-    """Run the client and return the calls by file, for each transport and kind."""
-    command = [
-        sys.executable,
-        __file__,
-        "--client",
-        token_file.read_text().strip(),
-        *urls,
-    ]
+    """Return the calls by file for each transport and kind."""
+    token = token_file.read_text().strip()
+    command = [sys.executable, __file__, "--client", token, *urls]
     tables: dict[str, Counter[str]] = {}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -103,26 +98,41 @@ def measure(
         assert client.stdin is not None
         assert client.stdout is not None
         for url in urls:
+            scheme = url.partition(":")[0]
             for kind in KINDS:
-                for line in ("ready\n", "done\n"):
-                    if client.stdout.readline() != line:
-                        raise SystemExit("the client failed")
-                    profiler.on = line == "ready\n"
-                    if not profiler.on:
-                        tables[f"{url.partition(':')[0]}, {kind}"] = (
-                            profiler.calls.copy()
-                        )
-                        profiler.calls.clear()
-                    print(file=client.stdin, flush=True)
+                _expect(client.stdout, "ready\n")
+                profiler.on = True
+                print(file=client.stdin, flush=True)
+                _expect(client.stdout, "done\n")
+                profiler.on = False
+                tables[f"{scheme}, {kind}"] = profiler.calls.copy()
+                profiler.calls.clear()
+                print(file=client.stdin, flush=True)
     return tables
 
 
+def _expect(output: IO[str], line: str) -> None:
+    if output.readline() != line:
+        raise SystemExit("the client failed")
+
+
 def main(arguments: list[str]) -> int:
-    """Serve the embedded models, ask them and print a table."""
+    """Serve the embedded models, send requests and print a table."""
+    tables = _serve_and_measure()
+    for name, calls in tables.items():
+        print(f"{name}: {len(calls)} modules, {calls.total()} calls")
+        if "--names" in arguments:
+            for file, count in sorted(calls.items()):
+                print(f"  {count:4} {os.path.relpath(file, ROOT)}")
+    return 0
+
+
+def _serve_and_measure() -> dict[str, Counter[str]]:
     from pocketserve.config import Config
     from pocketserve.server import Endpoints, serve
 
-    profiler, tables = Profiler(), {}
+    profiler = Profiler()
+    tables: dict[str, Counter[str]] = {}
 
     def on_ready(addresses: Endpoints) -> None:
         threading.Thread(target=run, args=(addresses,)).start()
@@ -147,17 +157,7 @@ def main(arguments: list[str]) -> int:
         sys.setprofile(profiler)
         serve(config, on_ready)
         sys.setprofile(None)
-    for name, calls in tables.items():
-        print(f"{name}: {len(calls)} modules, {calls.total()} calls")
-        if "--names" in arguments:
-            print(
-                *(
-                    f"  {n:4} {os.path.relpath(file, ROOT)}"
-                    for file, n in sorted(calls.items())
-                ),
-                sep="\n",
-            )
-    return 0
+    return tables
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the tests of one kind; those that failed run once more, alone.
+"""Run one kind of tests, then failed ones again, alone.
 
 Usage: .venv/bin/python tools/run_tests.py KIND [PYTEST-ARGUMENTS]
 
@@ -25,7 +25,7 @@ LIST_VARIABLE = "FLAKY_TESTS_FILE"
 TESTS_FAILED = 1
 """The exit code of pytest if tests failed and nothing else went wrong."""
 
-# A test that is skipped now, or can't be found, has not passed.
+# A test that is now skipped or missing has not passed.
 AGAIN = ("--last-failed", "--last-failed-no-failures=none", "--no-skips")
 ONE_PROCESS = ("-n", "0")
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     kind, *options = arguments
-    # A cache for this run alone: other runs, targets and environments must not replace the list of failed tests.
+    # A cache for this run only: others must not replace the list of failed tests.
     with tempfile.TemporaryDirectory(prefix="pocketserve-pytest-") as cache:
         command = [
             sys.executable,
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command to its end, and pass on what ends this process; return the exit code."""
+    """Run a command, pass on signals, and return its exit code."""
     process = subprocess.Popen(command, cwd=ROOT)
     before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
     try:
@@ -73,7 +73,7 @@ def run(command: Sequence[str]) -> int:
             try:
                 return process.wait()
             except KeyboardInterrupt:
-                # The terminal has sent it to pytest too, which ends its servers before it ends.
+                # The terminal has signalled pytest, too, which first ends its servers.
                 continue
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -88,7 +88,7 @@ def failed_tests(cache: Path) -> list[str]:
 
 
 def can_run_again(failed: Sequence[str]) -> bool:
-    """Return whether single tests failed; a file that can't be collected is no chance."""
+    """Return whether the failed tests can be run alone."""
     if not failed:
         return False
     return all("::" in test for test in failed)

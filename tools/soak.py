@@ -1,4 +1,4 @@
-"""Runs the long attacks with their full counts, one after the other, and writes a table of what they saw.
+"""Run the long attacks, and write a table of their results.
 
 ``make soak`` calls this in the environment with every framework. It takes hours; nothing else should run meanwhile.
 """
@@ -27,7 +27,7 @@ CHOSEN = (
 
 
 def main(options: list[str]) -> int:
-    """Run the tests that are marked ``soak`` and print their table; returns pytest's exit code."""
+    """Run the tests marked ``soak``, and print their table."""
     BUILD.mkdir(exist_ok=True)
     rows = BUILD / "soak.jsonl"
     rows.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Measure how hard the README and the pages of ``docs/`` are to read; ``code_measures.py`` fails when one got harder.
+"""Measure how hard the documentation is to read.
 
     python tools/text_measures.py            a line a page: sentences, words in a sentence, long words, long sentences
     python tools/text_measures.py PAGE…      the long sentences of these pages, with their lines
@@ -39,7 +39,7 @@ _END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+|\f|\n\s*\n|\n\s*(?:[-*]|\d+\.) ")
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a page: the line on which it begins, and its words."""
+    """A sentence of a page: its first line and its words."""
 
     line: int
     words: tuple[str, ...]
@@ -59,20 +59,20 @@ def sentences(text: str) -> Iterator[Sentence]:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Return what stands for a piece that is left out: a word for code in a sentence, else the end of a paragraph."""
+    """Return the replacement of a removed piece."""
     in_sentence = match[0][0] == "`" and match[0][:3] != "```"
     return ("Code" if in_sentence else "\f") + "\n" * match[0].count("\n")
 
 
 def pages(root: Path) -> list[Path]:
-    """Return the README and all pages of ``docs`` that people wrote; decisions are kept as they were."""
+    """Return the README and the pages that people wrote."""
     patterns = ("README.md", "docs/*.md", "docs/recipes/*.md")
     found = [page for pattern in patterns for page in sorted(root.glob(pattern))]
     return [page for page in found if str(page.relative_to(root)) not in GENERATED]
 
 
 def measure(root: Path) -> dict[str, int]:
-    """Return how many long sentences each page has, by ``long sentences in PAGE``."""
+    """Return the number of long sentences of each page."""
     texts = {
         page.relative_to(root): page.read_text(encoding="utf-8") for page in pages(root)
     }
@@ -88,7 +88,7 @@ def _long(text: str) -> list[Sentence]:
 
 
 def main(names: list[str]) -> int:
-    """Print the measures of all pages, or the long sentences of some; returns the exit code."""
+    """Print all measures, or some pages' long sentences."""
     for name in names:
         for sentence in _long(Path(name).read_text(encoding="utf-8")):
             print(

@@ -1,4 +1,4 @@
-"""Bring the libraries of the web page from the npm registry, byte for byte, as ``vendor.json`` pins them.
+"""Fetch the web page's libraries from npm, as pinned in ``vendor.json``.
 
 Usage: python tools/vendor.py [--check] [--folder FOLDER]
 
@@ -27,17 +27,17 @@ NPM_TIMEOUT_S = 120.0
 
 
 class VendorError(Exception):
-    """The libraries are not what is pinned; the text is one sentence that says so and what to do."""
+    """The libraries differ from the pinned ones; the text has the way out."""
 
 
 def packages() -> dict[str, Any]:
-    """Return the pinned packages by name: version, licence, integrity, and files by path in the archive."""
+    """Return the pinned packages by name."""
     pinned: dict[str, Any] = json.loads(PINNED.read_text("utf-8"))
     return pinned
 
 
 def bring(folder: Path) -> None:
-    """Fetch every package and write its files and the sums below ``folder``.
+    """Fetch every package; write its files and the checksums.
 
     Raises:
         VendorError: npm fails, or an archive is not the pinned one.
@@ -51,7 +51,7 @@ def bring(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Compare the files with their sums and with the list of ``vendor.json``.
+    """Compare the files with the checksums and ``vendor.json``.
 
     Raises:
         VendorError: a file is missing, changed, or of no package.
@@ -110,7 +110,7 @@ def _unpack(archive: Path, files: dict[str, str], folder: Path) -> None:
             member = opened.extractfile(f"package/{source}")
             assert (
                 member is not None
-            )  # a folder's or a link's name: the pinned archive has none here
+            )  # a folder or link, which the pinned archive doesn't have here
             (folder / name).write_bytes(member.read())
 
 
@@ -121,7 +121,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _sums(folder: Path) -> str:
-    """Return what ``sha256sum -c`` reads."""
+    """Return the input of ``sha256sum -c``."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
         for path in _files(folder)

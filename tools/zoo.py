@@ -1,4 +1,4 @@
-"""Converts every architecture of torchvision and keras.applications, with random weights, and keeps what came of it.
+"""Convert torchvision's and Keras's architectures, and record the results.
 
 Usage: .venv-zoo/bin/python tools/zoo.py run [--only TEXT] [--paths torch>onnx,…] [--stop HH:MM]
        .venv-zoo/bin/python tools/zoo.py write [--check]
@@ -59,7 +59,7 @@ Build = Callable[[Architecture, Path], None]
 
 
 class Zoo:
-    """Converts architectures, one after the other, in a folder of its own.
+    """Convert architectures one by one in a folder.
 
     Args:
         work: a folder that is empty, for models and state.
@@ -91,7 +91,10 @@ class Zoo:
     def run(
         self, paths: Sequence[ConversionPath], architectures: Sequence[Architecture]
     ) -> None:
-        """Convert all that has no result yet: the cheapest paths first, and of each the smallest architectures."""
+        """Convert everything without a result yet.
+
+        The cheapest paths come first, and of each path the smallest architectures.
+        """
         for group in sorted({path.group for path in paths}):
             for architecture in sorted(architectures, key=lambda item: item.parameters):
                 due = [
@@ -140,7 +143,7 @@ class Zoo:
     def _prepare(
         self, architecture: Architecture, folder: Path, source: str
     ) -> str | None:
-        """Have the version to convert from in the model's folder, or return why there is none."""
+        """Provide the source version, or return why there is none."""
         before = self._results.conversions.get((architecture.name, f"torch>{source}"))
         if before is not None and before["state"] != "ok":
             return f"there is no {source} version to begin with"
@@ -205,7 +208,7 @@ class Zoo:
                 self._keep(architecture, path, result)
 
     def _speeds(self, name: str, source: str, version: str) -> list[float] | None:
-        """Return the median milliseconds of a run, of the original and of the result; None if one cannot run here."""
+        """Return the median milliseconds of original and result."""
         self._trust(name)
         plan = Plan(
             name, str(self._models), (source, version), source, seconds=self._seconds
@@ -228,7 +231,7 @@ class Zoo:
 
 
 class Watch:
-    """Measures seconds and the most memory of a conversion's processes, whenever the converter shows its progress."""
+    """Measure a conversion's time and peak memory."""
 
     def __init__(self) -> None:
         self._title = ""
@@ -291,13 +294,13 @@ def _success(conversion: Conversion) -> dict[str, Any]:
 
 
 def _without_names(message: str, name: str) -> str:
-    """Return a reason as it is for every architecture, so that alike ones can be counted."""
+    """Remove names from a reason, so that equal ones can be counted."""
     text = re.sub(r"/\S*/", "", message.replace(name, "MODEL"))
     return excerpt(text, MAX_REASON)
 
 
 def library_python(library: str) -> str:
-    """Return the Python that has a library: this one has torchvision, the converters' environment has Keras."""
+    """Return the Python whose environment has a library."""
     if library == "torchvision":
         return sys.executable
     folder = environments_folder(ROOT)
@@ -307,7 +310,7 @@ def library_python(library: str) -> str:
 
 
 def run_builder(library: str, action: str, *arguments: str) -> str:
-    """Run tools/zoo_models.py with the library's Python and return what it prints.
+    """Run tools/zoo_models.py and return its output.
 
     Raises:
         ConversionError: it failed; with its last line.
@@ -345,39 +348,41 @@ def build_model(architecture: Architecture, folder: Path) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert what has no result yet; returns the exit code."""
-    os.environ.setdefault(
-        FOLDER_VARIABLE, str(ROOT / ".converters")
-    )  # as `make test-convert`
+    """Convert everything without a result yet."""
+    # The folder of `make test-convert`.
+    os.environ.setdefault(FOLDER_VARIABLE, str(ROOT / ".converters"))
     results = Results(options.results)
-    paths = [
-        path
-        for path in PATHS
-        if not options.paths or path.name in options.paths.split(",")
-    ]
+    paths = list(PATHS)
+    if options.paths:
+        names = options.paths.split(",")
+        paths = [path for path in PATHS if path.name in names]
     if options.by_architecture:
         paths = [path._replace(group=0) for path in paths]
-    for library in dict.fromkeys(path.library for path in paths):
-        if not any(
-            architecture.library == library for architecture in results.architectures
-        ):
-            listed = json.loads(run_builder(library, "list"))
-            results.add_architectures(Architecture(library, **item) for item in listed)
-    chosen = [
-        item
-        for item in results.architectures
-        if not options.only or re.fullmatch(options.only, item.name)
-    ]
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # so that what was begun is ended and removed
+    _list_architectures(results, paths)
+    architectures = results.architectures
+    if options.only:
+        architectures = [
+            item for item in architectures if re.fullmatch(options.only, item.name)
+        ]
+    # Conversions in progress are ended and cleaned up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="zoo-", dir=options.folder) as work:
         os.environ[STATE_VARIABLE] = f"{work}/state"  # of the comparisons, too
         stop = _stop_time(options.stop)
-        Zoo(
+        zoo = Zoo(
             results, Path(work), build_model, options.timeout, stop, options.seconds
-        ).run(paths, chosen)
+        )
+        zoo.run(paths, architectures)
     return 0
+
+
+def _list_architectures(results: Results, paths: Sequence[ConversionPath]) -> None:
+    """Record the architectures of libraries that have none yet."""
+    listed = {architecture.library for architecture in results.architectures}
+    for library in dict.fromkeys(path.library for path in paths):
+        if library not in listed:
+            items = json.loads(run_builder(library, "list"))
+            results.add_architectures(Architecture(library, **item) for item in items)
 
 
 def _stop_time(text: str | None) -> float:
@@ -389,16 +394,17 @@ def _stop_time(text: str | None) -> float:
 
 
 def write(options: argparse.Namespace) -> int:
-    """Put the tables of the results into the page, or compare them; returns the exit code."""
+    """Write the tables into the page, or compare them."""
     before = PAGE.read_text(encoding="utf-8")
     after = with_tables(before, Results(options.results))
-    if options.check:
-        print(
-            f"{PAGE.name} is {'as the results are' if before == after else 'not made of the results: run `write`'}"
-        )
-        return int(before != after)
-    PAGE.write_text(after, encoding="utf-8")
-    return 0
+    if not options.check:
+        PAGE.write_text(after, encoding="utf-8")
+        return 0
+    if before == after:
+        print(f"{PAGE.name} is up to date")
+        return 0
+    print(f"{PAGE.name} is not made of the results: run `write`")
+    return 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Builds the architectures of the zoo with random weights: ``python tools/zoo_models.py list|build …``.
+"""Build the zoo's architectures with random weights.
 
 ``tools/zoo.py`` starts it with the Python of the environment that has the library: torchvision, or keras.applications.
 Nothing is downloaded. ``list LIBRARY`` prints a JSON list; ``build LIBRARY NAME FOLDER`` writes a model's folder as its
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def list_torchvision() -> list[dict[str, Any]]:
-    """Return name, task, parameters and side of every classifier, detector and segmenter of torchvision."""
+    """List torchvision's classifiers, detectors and segmenters."""
     from zoo_torchvision import torchvision
 
     models = torchvision.models
@@ -95,7 +95,7 @@ def list_keras() -> list[dict[str, Any]]:
 
 
 def build_torchvision(name: str, folder: Path) -> None:
-    """Write a torchvision architecture as unconverted PyTorch: ``model.py`` and a state dict."""
+    """Write a torchvision architecture as ``model.py`` and state dict."""
     import torch
     import zoo_torchvision
 
@@ -117,7 +117,7 @@ def build_torchvision(name: str, folder: Path) -> None:
 
 
 def _settle_norms(torch: Any, module: Any, samples: Any) -> None:
-    """Give batch norms the means and variances of the samples: else numbers vanish or explode in deep networks."""
+    """Set batch norms' statistics from samples, to keep numbers in range."""
     norms = [
         inner
         for inner in module.modules()
@@ -132,40 +132,49 @@ def _settle_norms(torch: Any, module: Any, samples: Any) -> None:
 
 
 def build_keras(name: str, folder: Path) -> None:
-    """Write an architecture of keras.applications as a ``.keras`` file; its outputs are logits."""
+    """Write a Keras architecture as ``.keras``, with logits as outputs."""
     import keras
 
     keras.utils.set_random_seed(SEED)
     model = _keras_model(keras, name)
-    samples = _pictures([3, *model.input_shape[1:3]]).transpose(
-        0, 2, 3, 1
-    ) * np.float32(255)
-    model.set_weights(
-        [
-            _varied(array) if array.size > 1 and np.ptp(array) == 0 else array
-            for array in model.get_weights()
-        ]
-    )
+    pictures = _pictures([3, *model.input_shape[1:3]])
+    samples = pictures.transpose(0, 2, 3, 1) * np.float32(255)
+    _vary_weights(model)
     for layer in model.layers:
         if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()  # else these numbers count only once the file is read, after what follows here
-    norms = [
-        layer
-        for layer in model.layers
-        if isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    before = [layer.momentum for layer in norms]
-    for layer in norms:
-        layer.momentum = 0.0
-    model(samples, training=True)
-    for layer, momentum in zip(norms, before, strict=True):
-        layer.momentum = momentum
+            # Otherwise the new weights take effect only once the file is read.
+            layer.finalize_state()
+    _settle_keras_norms(keras, model, samples)
     folder.mkdir(parents=True)
     model.save(folder / "model.keras")
     shape = [-1, *model.input_shape[1:]]
     _write_model(
         folder, "classification", shape, "keras", 'file = "model.keras"\n', samples
     )
+
+
+def _vary_weights(model: Any) -> None:
+    """Replace weights that are all equal by random ones."""
+    weights = []
+    for array in model.get_weights():
+        if array.size > 1 and np.ptp(array) == 0:
+            array = _varied(array)
+        weights.append(array)
+    model.set_weights(weights)
+
+
+def _settle_keras_norms(keras: Any, model: Any, samples: Any) -> None:
+    """Set batch norms' statistics from samples."""
+    norms = []
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            norms.append(layer)
+    before = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.momentum = 0.0
+    model(samples, training=True)
+    for layer, momentum in zip(norms, before, strict=True):
+        layer.momentum = momentum
 
 
 def _keras_model(keras: Any, name: str) -> Any:
@@ -178,7 +187,7 @@ def _keras_model(keras: Any, name: str) -> Any:
 
 
 def _pictures(shape: list[int]) -> np.ndarray[Any, Any]:
-    """Return seeded pictures in 0 to 1 that differ in light, contrast and in what is on them: waves, and noise."""
+    """Return seeded pictures with different light, contrast and patterns."""
     random = np.random.default_rng(SEED)
     channels, height, width = shape
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
@@ -196,7 +205,7 @@ def _pictures(shape: list[int]) -> np.ndarray[Any, Any]:
 
 
 def _varied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return random numbers instead of equal ones: a layer that is scaled by 1e-6 or 0 would not show in the answer."""
+    """Return random numbers in place of equal ones."""
     random = np.random.default_rng(array.size)
     zeros = not array.any()
     numbers = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import Any
 
 from zoo_results import PATHS, Architecture, ConversionPath, Results
 
@@ -17,7 +18,7 @@ LIBRARIES = {"torchvision": "torchvision", "keras": "keras.applications"}
 
 
 def with_tables(text: str, results: Results) -> str:
-    """Return a page with everything after the mark as the results have it.
+    """Replace everything after the mark by the tables.
 
     Raises:
         ValueError: it has no such mark.
@@ -59,36 +60,47 @@ def _summary(results: Results) -> str:
 
 
 def _summary_row(path: ConversionPath, results: Results) -> list[str]:
-    names = [
-        item.name for item in results.architectures if item.library == path.library
-    ]
-    lines = [
-        results.conversions[name, path.name]
-        for name in names
-        if (name, path.name) in results.conversions
-    ]
+    number = 0
+    lines = []
+    for item in results.architectures:
+        if item.library == path.library:
+            number += 1
+            line = results.conversions.get((item.name, path.name))
+            if line is not None:
+                lines.append(line)
     counts = Counter(line["state"] for line in lines)
+    share = f"{counts['ok'] / len(lines):.0%} of {len(lines)}" if lines else ""
     good = [line for line in lines if line["state"] == "ok"]
-    classes = [line["same_class"] for line in good if line["same_class"] is not None]
-    ratios = [
-        result / original
-        for original, result in (line["p50_ms"] for line in good if line.get("p50_ms"))
-    ]
     return [
         title_of(path),
-        f"{counts['ok'] / len(lines):.0%} of {len(lines)}" if lines else "",
+        share,
         *(str(counts[state]) for state in STATES),
-        str(len(names) - len(lines)),
-        f"{max(line['error'] for line in good):.1e} (bound {BOUNDS[path.quantize].error:g})"
-        if good
-        else "",
-        f"{min(classes):.0%}" if classes else "",
-        f"{median(ratios):.2f} ({len(ratios)})" if ratios else "not measured",
+        str(number - len(lines)),
+        *_quality_cells(path, good),
     ]
+
+
+def _quality_cells(path: ConversionPath, good: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the largest error, the least share of equal classes, and the speed."""
+    error, classes, speed = "", "", "not measured"
+    if good:
+        bound = BOUNDS[path.quantize].error
+        error = f"{max(line['error'] for line in good):.1e} (bound {bound:g})"
+    shares = [line["same_class"] for line in good if line["same_class"] is not None]
+    if shares:
+        classes = f"{min(shares):.0%}"
+    ratios = []
+    for line in good:
+        if line.get("p50_ms"):
+            original, result = line["p50_ms"]
+            ratios.append(result / original)
+    if ratios:
+        speed = f"{median(ratios):.2f} ({len(ratios)})"
+    return [error, classes, speed]
 
 
 def title_of(path: ConversionPath) -> str:
-    """Return what people call a path."""
+    """Return a path's title."""
     quantize = "" if path.quantize == "none" else f", {path.quantize}"
     return f"{TITLES[path.source]} → {TITLES[path.kind]}{quantize}"
 

@@ -1,4 +1,4 @@
-"""The zoo's architectures, its paths, and the file with what came of each conversion."""
+"""The zoo's architectures, paths and results file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Architecture(NamedTuple):
-    """One architecture of a library; the shape is that of one picture, as the model takes it."""
+    """An architecture of a library; the shape is one input picture's."""
 
     library: str
     name: str
@@ -19,7 +19,7 @@ class Architecture(NamedTuple):
 
 
 class ConversionPath(NamedTuple):
-    """From a format to a kind; ``group`` is the pass over all architectures in which it has its turn."""
+    """A path from a format to a kind; ``group`` orders the passes."""
 
     library: str
     source: str
@@ -47,7 +47,7 @@ PATHS = (
 
 
 class Results:
-    """The lines of the results' file: architectures first, then one for each conversion that was tried."""
+    """The results file: architectures first, then conversions."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,17 +63,17 @@ class Results:
         }
         if len(lines) > len(self.architectures) + len(
             self.conversions
-        ):  # one was cut off, or a later one holds
+        ):  # one was cut off, or replaced by a later one
             self._rewrite()
 
     def add_architectures(self, architectures: Iterable[Architecture]) -> None:
-        """Keep what a library has."""
+        """Record a library's architectures."""
         for architecture in architectures:
             self.architectures.append(architecture)
             self._append(architecture._asdict())
 
     def add(self, conversion: dict[str, Any]) -> None:
-        """Keep what came of one conversion."""
+        """Record the result of a conversion."""
         self.conversions[conversion["name"], conversion["path"]] = conversion
         self._append(conversion)
 

@@ -1,4 +1,4 @@
-"""A torchvision architecture without weights: the ``model.py`` of each in the zoo (see ``tools/zoo_models.py``)."""
+"""A torchvision architecture without weights, as ``model.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ try:
     import torchvision
 except (
     RuntimeError
-):  # its compiled operators are those of another build of PyTorch; none is needed here
+):  # its compiled operators need another build of PyTorch, and aren't needed here
     for operator in ("nms", "qnms"):
         torch.library.define(
             f"torchvision::{operator}",
@@ -20,7 +20,7 @@ except (
 
 
 class Heads(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not typed here
-    """Answer the raw scores and boxes of a detector: of its RPN where it has one, which is the first of two stages."""
+    """A detector's backbone and first-stage head."""
 
     def __init__(self, detector: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Heads(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not typed here
         self.head = detector.rpn.head if hasattr(detector, "rpn") else detector.head
 
     def forward(self, image: Any) -> Any:
-        """Take pictures [rows, 3, height, width] in float32; return the head's tensors."""
+        """Map float32 pictures [rows, 3, height, width] to the head's tensors."""
         return self.head(list(self.backbone(image).values()))
 
 
