@@ -50,7 +50,8 @@ def test_every_call(server: Server, transport: str) -> None:
     async def ask() -> None:
         async with AsyncClient(url, server.token, timeout=LIMIT_S) as client:
             assert repr(client) == f"AsyncClient({url!r})"
-            assert await client.is_ready() and await client.is_model_ready("petals")
+            assert await client.is_ready()
+            assert await client.is_model_ready("petals")
             assert (await client.server_metadata())["name"]
             assert "petals" in await client.models()
             assert {entry["name"] for entry in await client.index()} >= {
@@ -205,7 +206,10 @@ def test_a_missing_server() -> None:
 
 @pytest.mark.live
 def test_the_steps_of_a_sequence(server: Server) -> None:
-    """Without state they are ordinary requests; both clients give the same answers."""
+    """Without state they are ordinary requests.
+
+    Both clients give the same answers.
+    """
     inputs = {"features": np.array([FLOWER], np.float32)}
 
     async def ask() -> list[Any]:
@@ -262,7 +266,8 @@ def test_a_cancelled_step_ends_before_the_next() -> None:
 
 
 def test_cancelled_calls_keep_their_slots_until_they_end() -> None:
-    release, held = threading.Event(), []
+    release = threading.Event()
+    held = []
 
     async def ask() -> None:
         task = asyncio.ensure_future(
@@ -293,7 +298,8 @@ def test_a_stream_needs_one_free_slot() -> None:
 
 def test_a_loop_that_closes_before_the_thread_ends() -> None:
     """The thread's result is dropped, and nothing is printed."""
-    release, ended = threading.Event(), threading.Event()
+    release = threading.Event()
+    ended = threading.Event()
 
     def work() -> None:
         assert release.wait(LIMIT_S)

@@ -1,4 +1,4 @@
-"""The Python client against a live server and against other programs on its port."""
+"""The Python client against live servers and other programs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_infer_accepts_and_returns_arrays(client):
     outputs = client.infer("petals", {"features": FLOWERS})
     assert list(outputs) == ["petal_width"]
     widths = outputs["petal_width"]
-    assert widths.shape == (2, 1) and widths.dtype == np.float32
+    assert widths.shape == (2, 1)
+    assert widths.dtype == np.float32
     assert not widths.flags.writeable
     values = [
         row["value"]
@@ -113,44 +114,47 @@ def test_arrays_of_any_layout_are_sent_correctly(client, array):
 GRAY = {"format": "gray", "width": 8, "height": 8}
 
 
-def test_predict_accepts_bytes_texts_and_values(client):
-    sample = (MODELS / "digits" / "samples" / "7.png").read_bytes()
+SEVEN = MODELS / "digits" / "samples" / "7.png"
+
+
+def test_predict_accepts_bytes_and_files(client):
+    sample = SEVEN.read_bytes()
     for data in (sample, bytearray(sample), memoryview(sample)):
-        answer = client.predict("digits", data, top_k=2)
-        assert (
-            answer["predictions"][0]["label"] == "7" and len(answer["predictions"]) == 2
-        )
-    path = MODELS / "digits" / "samples" / "7.png"
-    assert client.predict("digits", path)["predictions"][0]["label"] == "7"
-    with path.open("rb") as file:
+        predictions = client.predict("digits", data, top_k=2)["predictions"]
+        assert predictions[0]["label"] == "7"
+        assert len(predictions) == 2
+    assert client.predict("digits", SEVEN)["predictions"][0]["label"] == "7"
+    with SEVEN.open("rb") as file:
         assert client.predict("digits", file)["predictions"][0]["label"] == "7"
     with (
         (MODELS / "digits" / "model.toml").open() as text,
         pytest.raises(TypeError, match="open it with 'rb'"),
     ):
         client.predict("digits", text)
+
+
+def test_predict_accepts_options(client):
+    sample = SEVEN.read_bytes()
     assert client.predict("digits", sample, threshold=2.0)["predictions"] == []
-    assert (
-        client.predict("digits", sample, version="tflite-int8")["version"]
-        == "tflite-int8"
-    )
+    answer = client.predict("digits", sample, version="tflite-int8")
+    assert answer["version"] == "tflite-int8"
     frame = bytes(64)
-    assert (
-        client.predict("digits", frame, parameters=GRAY)["task"]
-        == "image-classification"
-    )
-    assert client.predict("digits", sample, annotate="png").startswith(b"\x89PNG")
-    assert client.predict("digits", sample, annotate="jpeg").startswith(b"\xff\xd8\xff")
+    answer = client.predict("digits", frame, parameters=GRAY)
+    assert answer["task"] == "image-classification"
+    png = client.predict("digits", sample, annotate="png")
+    assert png.startswith(b"\x89PNG")
+    jpeg = client.predict("digits", sample, annotate="jpeg")
+    assert jpeg.startswith(b"\xff\xd8\xff")
     with pytest.raises(ServerError, match="parameter rotation must be one of"):
         client.predict("digits", frame, parameters=GRAY | {"rotation": 45})
+
+
+def test_predict_accepts_texts_and_values(client):
     named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+    width = pytest.approx(0.22656)
     for data in ([5.1, 3.5, 1.4], named, [named], "[5.1, 3.5, 1.4]"):
         (row,) = client.predict("petals", data)["predictions"]
-        assert row == {
-            "name": "petal_width",
-            "value": pytest.approx(0.22656),
-            "unit": "cm",
-        }
+        assert row == {"name": "petal_width", "value": width, "unit": "cm"}
 
 
 def test_descriptions(client):
@@ -161,10 +165,10 @@ def test_descriptions(client):
         client.model_metadata("digits", "tflite-int8")["parameters"]["version"]
         == "tflite-int8"
     )
-    assert client.is_model_ready("digits") and client.is_model_ready("digits", "tflite")
-    assert not client.is_model_ready("nothing") and not client.is_model_ready(
-        "petals", "9"
-    )
+    assert client.is_model_ready("digits")
+    assert client.is_model_ready("digits", "tflite")
+    assert not client.is_model_ready("nothing")
+    assert not client.is_model_ready("petals", "9")
     assert {one["name"] for one in client.index()} == {
         "diabetes",
         "digits",
@@ -238,11 +242,9 @@ def test_errors_carry_status_code_and_text(client):
         ServerError, match="Request for unknown model: 'nothing' is not found"
     ) as caught:
         client.model_metadata("nothing")
-    assert (caught.value.status, caught.value.code, caught.value.is_retryable) == (
-        404,
-        "MODEL_NOT_FOUND",
-        False,
-    )
+    assert caught.value.status == 404
+    assert caught.value.code == "MODEL_NOT_FOUND"
+    assert caught.value.is_retryable is False
     with pytest.raises(ServerError, match="expected datatype FP32, got FP64") as caught:
         client.infer("petals", {"features": [[5.1, 3.5, 1.4]]})
     assert (caught.value.status, caught.value.code) == (400, "INVALID_TENSOR")
@@ -301,7 +303,10 @@ def test_a_wrong_token_is_reported(server, token):
 def test_a_rejected_token_is_reported_with_its_origin(
     server, tmp_path, monkeypatch, transport
 ):
-    """Every call names the ways to the right token, even after the error was pickled."""
+    """Every call names the ways to the right token.
+
+    This works even after the error was pickled.
+    """
     url = (
         server.url
         if transport == "http"
@@ -325,16 +330,12 @@ def test_a_rejected_token_is_reported_with_its_origin(
             for call in calls:
                 with pytest.raises(ServerError) as caught:
                     call()
-                assert (
-                    source in str(caught.value)
-                    and "pocketserve_client.pair()" in caught.value.advice
-                )
+                assert source in str(caught.value)
+                assert "pocketserve_client.pair()" in caught.value.advice
                 again = pickle.loads(pickle.dumps(caught.value))
-                assert (again.status, again.code, str(again)) == (
-                    401,
-                    "UNAUTHORIZED",
-                    str(caught.value),
-                )
+                assert again.status == 401
+                assert again.code == "UNAUTHORIZED"
+                assert str(again) == str(caught.value)
 
 
 PETALS = [5.1, 3.5, 1.4]
@@ -373,7 +374,8 @@ def test_predict_an_array(client):
         np.zeros([max(1, size) for size in spec["shape"]], np.float32),
         top_k=1,
     )
-    assert answer["task"] == "image-classification" and len(answer["predictions"]) == 1
+    assert answer["task"] == "image-classification"
+    assert len(answer["predictions"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -560,7 +562,7 @@ def test_an_address_without_a_server(server):
     )
 
 
-class Stranger:
+class OtherProgram:
     """Another program that reads one request and sends given bytes, or nothing."""
 
     def __init__(self, answer: bytes | None) -> None:
@@ -572,7 +574,7 @@ class Stranger:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve)
 
-    def __enter__(self) -> Stranger:
+    def __enter__(self) -> OtherProgram:
         self._thread.start()
         return self
 
@@ -597,8 +599,8 @@ def test_a_silent_server_times_out():
         ServerUnreachableError, match=r"did not answer within 0\.05 s"
     )
     with (
-        Stranger(None) as stranger,
-        Client(stranger.url, "x", timeout=0.05) as client,
+        OtherProgram(None) as listener,
+        Client(listener.url, "x", timeout=0.05) as client,
         unreachable,
     ):
         client.server_metadata()
@@ -614,7 +616,11 @@ def test_a_silent_server_times_out():
 )
 def test_a_broken_connection_is_unreachable(answer):
     unreachable = pytest.raises(ServerUnreachableError, match="cannot be reached")
-    with Stranger(answer) as stranger, Client(stranger.url, "x") as client, unreachable:
+    with (
+        OtherProgram(answer) as listener,
+        Client(listener.url, "x") as client,
+        unreachable,
+    ):
         client.server_metadata()
 
 
@@ -628,8 +634,8 @@ def test_an_error_of_another_program_is_recognized(body):
     )
     refusal = pytest.raises(ServerError, match="is this a pocketserve server")
     with (
-        Stranger(answer) as stranger,
-        Client(stranger.url, "x") as client,
+        OtherProgram(answer) as listener,
+        Client(listener.url, "x") as client,
         refusal as caught,
     ):
         client.server_metadata()
@@ -639,14 +645,14 @@ def test_an_error_of_another_program_is_recognized(body):
 def test_redirects_are_not_followed_with_the_token():
     answer = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with (
-        Stranger(answer) as stranger,
-        Client(stranger.url, "x") as client,
+        OtherProgram(answer) as listener,
+        Client(listener.url, "x") as client,
         pytest.raises(ServerError) as caught,
     ):
         client.server_metadata()
     assert caught.value.status == 302
-    assert b"Authorization: Bearer x\r\n" in stranger.request
-    assert b"Accept-Encoding: identity\r\n" in stranger.request
+    assert b"Authorization: Bearer x\r\n" in listener.request
+    assert b"Accept-Encoding: identity\r\n" in listener.request
 
 
 # --- Origin of the address and token
@@ -746,7 +752,8 @@ def test_numbers_survive_as_tensors(datatype, shape, order):
     assert (tensor.datatype, tensor.shape) == (datatype, shape)
     assert tensor.data.nbytes == array.size * dtype.itemsize
     back = as_array(tensor)
-    assert back.dtype == dtype and back.shape == shape
+    assert back.dtype == dtype
+    assert back.shape == shape
     np.testing.assert_array_equal(back, array)
 
 

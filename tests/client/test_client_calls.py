@@ -72,7 +72,7 @@ def test_the_repr_of_a_client_has_no_password() -> None:
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_a_timeout_of_one_call(held: HeldServer, transport: str) -> None:
-    """The call's timeout ends it before the busy model and the client's own timeout."""
+    """It overrides the client's longer timeout."""
     picture = (SAMPLES / "7.png").read_bytes()
     with (
         ThreadPoolExecutor(1) as pool,
@@ -167,7 +167,8 @@ def test_an_answer_of_a_server_that_shuts_down() -> None:
     body = b'{"error": "the server is shutting down", "code": "SHUTTING_DOWN"}'
     with pytest.raises(ShuttingDownError) as error:
         check_answer(Answer(503, body))
-    assert error.value.is_retryable and isinstance(error.value, ServerError)
+    assert error.value.is_retryable
+    assert isinstance(error.value, ServerError)
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
@@ -199,7 +200,8 @@ def test_inference_is_retried_while_a_server_shuts_down(
             answer = client.async_predict("digits", SAMPLES / "7.png").result()
         else:
             answer = client.predict("digits", SAMPLES / "7.png")
-        assert answer["predictions"] and len(seen) == 2
+        assert answer["predictions"]
+        assert len(seen) == 2
 
 
 def test_other_calls_are_not_retried_while_a_server_shuts_down(

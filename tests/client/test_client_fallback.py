@@ -56,8 +56,9 @@ def url(server: Server, transport: str) -> str:
 
 @pytest.fixture
 def client(phone, server, transport) -> Iterator[Client]:
-    """Return a client of the phone's server with the shared server as fallback, each
-    with its own token.
+    """Return a client with a fallback.
+
+    The first server is the phone's, the second the shared one. Each has its own token.
     """
     assert phone.token != server.token
     fallback = FallbackServer(url(server, transport), server.token)
@@ -79,15 +80,11 @@ def kill(server: Server) -> None:
 
 def test_the_first_server_answers_while_it_can(client, phone, server, transport):
     before = successes(server, "petals")
-    answer, outputs = (
-        client.predict("petals", FLOWER.tolist()),
-        client.infer("petals", {"features": FLOWER}),
-    )
+    answer = client.predict("petals", FLOWER.tolist())
+    outputs = client.infer("petals", {"features": FLOWER})
     assert answer.server == outputs.server == url(phone, transport)
-    assert (
-        json.loads(json.dumps(answer)) == answer
-        and successes(server, "petals") == before
-    )
+    assert json.loads(json.dumps(answer)) == answer
+    assert successes(server, "petals") == before
 
 
 def test_the_fallback_answers_for_a_killed_server(client, phone, server, transport):
@@ -97,11 +94,11 @@ def test_the_fallback_answers_for_a_killed_server(client, phone, server, transpo
     np.testing.assert_array_equal(first["petal_width"], second["petal_width"])
     assert second.server == url(server, transport)
     labels = client.predict("digits", DIGIT, top_k=1)
-    assert labels["predictions"][0]["label"] == "7" and labels.server == url(
-        server, transport
-    )
+    assert labels["predictions"][0]["label"] == "7"
+    assert labels.server == url(server, transport)
     picture = client.predict("digits", DIGIT, annotate="png")
-    assert picture.startswith(b"\x89PNG") and picture.server == url(server, transport)
+    assert picture.startswith(b"\x89PNG")
+    assert picture.server == url(server, transport)
     assert client.model_metadata("petals")["name"] == "petals"
 
 
@@ -172,7 +169,10 @@ def test_a_full_queue_goes_to_the_fallback(server, transport, tmp_path):
 
 
 def refused_by_the_first(client: Client, alone: Client, code: str, other: str) -> None:
-    """Check both kinds of call; without a fallback both raise the error."""
+    """Check both kinds of call.
+
+    Without a fallback both raise the error.
+    """
     with pytest.raises(ServerError) as refusal:
         alone.predict("digits", DIGIT)
     assert refusal.value.code == code
@@ -222,8 +222,9 @@ def test_calls_about_one_server_stay_there(client, phone, server):
 
 
 def test_a_frozen_server_leaves_time_for_the_fallback(phone, server, transport):
-    """Its kernel still accepts connections, so half of the time is spent waiting for
-    it.
+    """Half of the time is spent on the frozen server.
+
+    Its kernel still accepts connections.
     """
     fallback = FallbackServer(url(server, transport), server.token)
     begin = time.monotonic()
@@ -261,7 +262,10 @@ def test_the_error_names_a_frozen_server(phone, transport):
 
 
 def test_both_servers_share_one_deadline(new_server, phone, transport):
-    """Two frozen servers take only the call's own timeout, and the error names both."""
+    """Two frozen servers take only the call's own timeout.
+
+    The error names both.
+    """
     other = new_server(MODELS)
     fallback = FallbackServer(url(other, transport), other.token)
     with Client(
@@ -284,7 +288,7 @@ def test_both_servers_share_one_deadline(new_server, phone, transport):
 
 
 def test_the_timeout_of_a_wait_covers_both_servers():
-    """The wait limits both servers together, despite the client's longer timeout.
+    """The wait overrides the client's longer timeout.
 
     Only the kernel accepts the connections.
     """
@@ -300,10 +304,8 @@ def test_the_timeout_of_a_wait_covers_both_servers():
             begin = time.monotonic()
             with pytest.raises(ServerUnreachableError) as error:
                 client.async_predict("petals", [1.0]).result(timeout=0.5)
-            assert (
-                "did not answer either" in error.value.__notes__[0]
-                and time.monotonic() - begin < LIMIT_S
-            )
+            assert "did not answer either" in error.value.__notes__[0]
+            assert time.monotonic() - begin < LIMIT_S
 
 
 @pytest.mark.parametrize("token", [None, "", "another-token-of-32-characters-at-least"])
@@ -319,10 +321,8 @@ def test_the_fallback_never_gets_the_first_servers_token(
     with Client(url(phone, transport), phone.token, fallback=fallback) as client:
         with pytest.raises(ServerError) as error:
             client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)
-        assert (
-            error.value.code == "LOW_POWER"
-            and "did not answer either" in error.value.__notes__[0]
-        )
+        assert error.value.code == "LOW_POWER"
+        assert "did not answer either" in error.value.__notes__[0]
 
 
 def test_the_fallback_token_comes_from_a_file(phone, server, transport, tmp_path):

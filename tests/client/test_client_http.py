@@ -24,8 +24,9 @@ Talk = Callable[[socket.socket], None]
 
 
 class Peer:
-    """A listener that passes its connections to ``talk`` in order and keeps the request
-    heads.
+    """A listener that passes its connections to ``talk`` in order.
+
+    It keeps the request heads.
     """
 
     def __init__(self, talk: Talk) -> None:
@@ -54,7 +55,10 @@ class Peer:
 
 
 def head_of(guest: socket.socket) -> bytes:
-    """Read up to the end of a request's head; its body may follow."""
+    """Read up to the end of a request's head.
+
+    Its body may follow.
+    """
     data = b""
     while b"\r\n\r\n" not in data:
         piece = guest.recv(65536)
@@ -130,7 +134,8 @@ def test_requests_share_a_connection() -> None:
         for _ in range(5):
             assert client.server_metadata() == {"name": "n"}
         client.close()
-    assert len(heads) == 5 and peer.connections == 1
+    assert len(heads) == 5
+    assert peer.connections == 1
 
 
 @pytest.fixture

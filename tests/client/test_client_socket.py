@@ -69,7 +69,10 @@ def test_threads_share_one_connection(server, client):
 
 
 def test_deferred_calls_wait_independently(client):
-    """Many are sent before the first answer is read, and answers are read in any order."""
+    """Many are sent before the first answer is read.
+
+    Answers are read in any order.
+    """
     calls = [
         client.async_infer("petals", {"features": flowers(n, 2)}) for n in range(100)
     ]
@@ -115,8 +118,9 @@ def test_several_threads_get_the_answer_of_one_call(client):
 
 
 def test_large_bodies_in_both_directions_at_once(client):
-    """More bytes are in transit than the buffers can store, so neither side may wait
-    for the other.
+    """Neither side may wait for the other.
+
+    More bytes are in transit than the buffers can store.
     """
     image = np.random.default_rng(0).random((20_000, 8, 8, 1), dtype=np.float32)
     calls = [client.async_infer("digits", {"image": image}) for _ in range(6)]
@@ -149,8 +153,9 @@ def test_a_body_that_is_too_large_is_not_sent(new_server):
 
 @pytest.fixture
 def start(new_server: StartServer) -> Callable[[], Server]:
-    """Return a function that repeatedly starts a server without a token on the same
-    ports.
+    """Return a function that starts a server without a token.
+
+    Each call uses the same ports.
     """
     ports = ("--http-port", str(free_port()), "--socket-port", str(free_port()))
     return lambda: new_server(MODELS, *ports, "--no-auth")
@@ -196,8 +201,9 @@ def test_calls_with_side_effects_are_not_retried(start):
 
 
 def test_a_frozen_server_is_detected(new_server, monkeypatch):
-    """Android freezes apps like that: connections and bytes are accepted, but never
-    answered.
+    """Android freezes apps like that.
+
+    Connections and bytes are accepted, but never answered.
     """
     server = new_server(MODELS)
     with Client(address(server), server.token, reconnect=0.0) as first:
@@ -223,7 +229,10 @@ def test_a_frozen_server_is_detected(new_server, monkeypatch):
 
 
 def test_a_server_that_shuts_down_is_replaced(start):
-    """After GOAWAY, pending calls finish and the next call connects to a new server."""
+    """After GOAWAY, pending calls finish.
+
+    The next call connects to a new server.
+    """
     first = start()
     with Client(
         address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S
@@ -261,7 +270,7 @@ def test_a_missing_token_is_reported(server):
 
 
 def test_a_client_with_a_token_rejects_a_server_without_one(new_server):
-    """Another program on the port may ask for no token, so a client that has one stops."""
+    """Another program on the port may ask for no token."""
     server = new_server(MODELS, "--no-auth")
     with (
         Client(address(server), "x" * 43) as client,
@@ -271,8 +280,9 @@ def test_a_client_with_a_token_rejects_a_server_without_one(new_server):
 
 
 def test_choose_the_transport_automatically(server, monkeypatch):
-    """The socket if reachable, otherwise HTTP; neither if another program uses the
-    socket's port.
+    """The socket if reachable, otherwise HTTP.
+
+    Neither is used if another program has the socket's port.
     """
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
@@ -291,21 +301,24 @@ def test_choose_the_transport_automatically(server, monkeypatch):
 
 @pytest.mark.parametrize("manner", ["hangs up", "is silent", "talks nonsense"])
 def test_another_program_on_the_sockets_port_gets_no_token(server, monkeypatch, manner):
-    """HTTP is not tried either, since the other program may use that port, too."""
+    """HTTP is not tried either.
+
+    The other program may use that port, too.
+    """
     asked = []
     with (
-        socket.create_server(("127.0.0.1", 0)) as stranger,
+        socket.create_server(("127.0.0.1", 0)) as other_program,
         socket.create_server(("127.0.0.1", 0)) as http,
     ):
         monkeypatch.delenv("POCKETSERVE_URL", raising=False)
         monkeypatch.setattr(
             facade, "DEFAULT_URL", f"http://127.0.0.1:{http.getsockname()[1]}"
         )
-        monkeypatch.setattr(facade, "SOCKET_PORT", stranger.getsockname()[1])
+        monkeypatch.setattr(facade, "SOCKET_PORT", other_program.getsockname()[1])
         http.setblocking(False)
 
         def receive() -> None:
-            guest, _ = stranger.accept()
+            guest, _ = other_program.accept()
             with guest:
                 asked.append(guest.recv(4096))
                 if manner == "talks nonsense":

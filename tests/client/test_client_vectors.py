@@ -152,7 +152,7 @@ def test_protocol_errors_before_ready(
 def test_errors_of_the_connection(
     vector: Vector, script: Callable[..., Scripted]
 ) -> None:
-    """For any body of an ERROR, the call raises an error of the package."""
+    """For any body of an ERROR, an error of the package is raised."""
     if vector.facts["state"] == "handshake":
         server = script(**{vector.facts["awaits"].lower(): vector.data})
         with pytest.raises((ServerUnreachableError, ServerError)):
@@ -168,7 +168,10 @@ def test_errors_of_the_connection(
 
 
 def test_an_unproven_server_gets_no_request(script: Callable[..., Scripted]) -> None:
-    """After no proof, a reflected proof or another's proof, nothing is sent after AUTH."""
+    """Nothing is sent after AUTH.
+
+    The server may send no proof, a reflected one or another's.
+    """
     limits = b'"max_frame":1,"max_inflight":1,"max_bytes_inflight":1,"idle_ms":1'
     for proof in (b"", b'"proof":"' + b"0" * 64 + b'",'):
         server = script(ready=json_frame(FrameType.READY, b"{" + proof + limits + b"}"))

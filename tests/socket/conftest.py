@@ -98,7 +98,8 @@ def until() -> Callable[[Callable[[], bool]], None]:
     """Poll until a condition is true."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
+        deadline = monotonic() + TIMEOUT_S
+        pause = threading.Event()
         while not condition():
             assert monotonic() < deadline
             pause.wait(0.005)

@@ -28,7 +28,8 @@ WAITS = ("--drain-timeout", "60")
 def goaway(peer: Framed) -> Frame:
     frame = peer.frame(FrameType.GOAWAY)
     document = json.loads(bytes(frame.body))
-    assert document["code"] == GoAwayReason(frame.arg).name and document["error"]
+    assert document["code"] == GoAwayReason(frame.arg).name
+    assert document["error"]
     return frame
 
 
@@ -36,9 +37,8 @@ def test_a_half_closed_connection_gets_all_answers(peer):
     asked = [peer.ask(PETALS, NUMBERS) for _ in range(20)]
     peer.socket.shutdown(socket.SHUT_WR)
     answers = peer.answers(len(asked))
-    assert sorted(answers) == asked and {one.status for one in answers.values()} == {
-        200
-    }
+    assert sorted(answers) == asked
+    assert {one.status for one in answers.values()} == {200}
     with pytest.raises(ClosedError, match="without a word"):
         peer.next()
 
@@ -213,10 +213,10 @@ def test_peers_that_hang_do_not_delay_the_shutdown(new_server, models_copy):
     half.send(half.write(PETALS, NUMBERS)[:30])
     deaf = server.connect(receive_buffer=4096)
     deaf.ask(*big(deaf))
-    stranger = Framed(server.socket_port, None, greet=False)
+    unauthenticated = Framed(server.socket_port, None, greet=False)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(ENDS_S) == 0
-    for connection in (half, deaf, stranger):
+    for connection in (half, deaf, unauthenticated):
         connection.close()
 
 
@@ -229,7 +229,8 @@ def test_an_idle_server_has_one_more_thread_and_uses_no_cpu_time(
 ):
     if not Path("/proc/self/task").exists():
         pytest.skip("this system does not tell of a process's threads")
-    plain, ours = new_server(models_copy, "--no-socket"), new_server(models_copy)
+    plain = new_server(models_copy, "--no-socket")
+    ours = new_server(models_copy)
     for server in (plain, ours):
         assert server.call("GET", "/v2").status_code == 200
     assert tasks(ours) == tasks(plain) + 1

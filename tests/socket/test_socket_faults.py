@@ -42,7 +42,9 @@ def request(request_id: int, ext: bytes = b"") -> bytes:
     )
 
 
-REQUEST, PING, CANCEL = FrameType.REQUEST, FrameType.PING, FrameType.CANCEL
+REQUEST = FrameType.REQUEST
+PING = FrameType.PING
+CANCEL = FrameType.CANCEL
 FAULTS = {
     ConnectionFault.BAD_MARK: {
         "mark": header(PING, mark=b"IO"),
@@ -113,10 +115,8 @@ def test_a_protocol_error_is_named_and_ends_the_connection(server, peer, fault, 
     peer.send(FAULTS[fault][name])
     closed = peer.ends()
     assert closed.fault is fault, closed
-    assert (
-        set(closed.document) == {"error", "code"}
-        and closed.document["code"] == fault.name
-    )
+    assert set(closed.document) == {"error", "code"}
+    assert closed.document["code"] == fault.name
 
 
 @pytest.mark.parametrize(("fault", "name"), CASES, ids=str)
@@ -183,7 +183,8 @@ def test_extensions(peer, ext, status, code):
     peer.send(request(1, ext))
     answer = peer.answer()
     assert (answer.status, answer.code) == (status, code)
-    assert peer.send(request(2)) is None and peer.answer().status == 200
+    assert peer.send(request(2)) is None
+    assert peer.answer().status == 200
 
 
 @pytest.mark.parametrize("cut", [1, 2, 23, 24, 30, 40])
@@ -205,10 +206,12 @@ def test_a_started_frame_must_be_completed_in_time(local):
 
 def test_complete_optional_frames_do_not_expire_as_an_incomplete_one(local):
     """Each frame ends within the next piece, so some frame is always incomplete."""
-    timeouts, quiet = 2.0, 0.1
+    timeouts = 2.0
+    quiet = 0.1
     with local({"frame": timeouts, "quiet": quiet}).connect() as peer:
         frame = header(0x80, body=8) + bytes(8)
-        deadline, pause = time.monotonic() + 1.25 * timeouts, threading.Event()
+        deadline = time.monotonic() + 1.25 * timeouts
+        pause = threading.Event()
         peer.send(frame[:10])
         while time.monotonic() < deadline:
             pause.wait(quiet / 2)

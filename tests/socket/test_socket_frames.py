@@ -21,7 +21,8 @@ from pocketserve.transports.http.data_plane import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve_wire.frames import Extension
 
-DIGITS, STREAM = "/predictions/digits", "/predictions/digits?stream=camera"
+DIGITS = "/predictions/digits"
+STREAM = "/predictions/digits?stream=camera"
 ZEROS = f"[{','.join(['0'] * 64)}]".encode()
 FIVE, SIX = (
     (MODELS / "digits" / "samples" / f"{digit}.png").read_bytes() for digit in (5, 6)
@@ -148,27 +149,29 @@ def test_a_frame_is_decoded_when_it_runs(pictures):
     frames = [ZEROS.replace(b"0", str(number).encode(), 1) for number in range(1, 6)]
     ids = [pictures.frame(frame) for frame in frames]
     gone = pictures.peer.answers(4)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {
-        "SUPERSEDED"
-    }
-    assert pictures.decoded == [] and pictures.queue.waiting == 1
+    assert sorted(gone) == ids[:-1]
+    assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    assert pictures.decoded == []
+    assert pictures.queue.waiting == 1
     pictures.go()
     answer = pictures.peer.answer()
-    assert (answer.request_id, answer.status) == (
-        ids[-1],
-        200,
-    ) and pictures.decoded == frames[-1:]
+    assert answer.request_id == ids[-1]
+    assert answer.status == 200
+    assert pictures.decoded == frames[-1:]
     timing = json.loads(answer.body)["timing_ms"]
-    assert timing["pre"] > 0 and timing["infer"] > 0
+    assert timing["pre"] > 0
+    assert timing["infer"] > 0
 
 
 def test_each_transport_replaces_a_frame_before_it_is_decoded(pictures, post):
     older = wait_in_queue(pictures, post, STREAM, SIX)
     newer = post(STREAM, FIVE)
-    assert code(older) == (409, "SUPERSEDED") and pictures.decoded == []
+    assert code(older) == (409, "SUPERSEDED")
+    assert pictures.decoded == []
     pictures.go()
     status, body = newer.result(TIMEOUT_S)
-    assert status == 200 and pictures.decoded == [FIVE]
+    assert status == 200
+    assert pictures.decoded == [FIVE]
     assert json.loads(body)["predictions"][0]["label"] == "5"
 
 
@@ -179,9 +182,8 @@ def test_frames_of_two_streams_share_a_session(pictures):
     ]
     new = [pictures.frame(FIVE, "left"), pictures.frame(SIX, "right")]
     gone = pictures.peer.answers(2)
-    assert sorted(gone) == old and {answer.code for answer in gone.values()} == {
-        "SUPERSEDED"
-    }
+    assert sorted(gone) == old
+    assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}
     pictures.go()
     answers = pictures.peer.answers(2)
     assert [answers[one].document["predictions"][0]["label"] for one in new] == [
@@ -195,16 +197,17 @@ def test_an_invalid_frame_is_rejected_and_the_next_one_runs(pictures):
     bad = pictures.send(lambda: pictures.frame(b"[1, 2]"))
     pictures.go()
     answer = pictures.peer.answer()
-    assert (answer.request_id, answer.status, answer.code) == (
-        bad,
-        400,
-        "INVALID_INPUT",
-    )
+    assert answer.request_id == bad
+    assert answer.status == 400
+    assert answer.code == "INVALID_INPUT"
     assert pictures.peer.call(f"POST {STREAM}", ZEROS).status == 200
 
 
 def test_a_frame_without_memory_for_decoding_delays_no_other(pictures, post):
-    """It is rejected; requests with tensors behind it need no memory and are answered."""
+    """It is rejected.
+
+    Requests with tensors behind it need no memory and are answered.
+    """
     budget = pictures.service.decode_budget
     reservation = budget.acquire(budget.size, pytest.fail)
     try:
@@ -216,17 +219,19 @@ def test_a_frame_without_memory_for_decoding_delays_no_other(pictures, post):
             json.dumps({"inputs": [TENSOR]}).encode(),
         )
         pictures.go()
-        assert (
-            code(frame) == (429, "QUEUE_FULL") and tensors.result(TIMEOUT_S)[0] == 200
-        )
-        assert pictures.decoded == [] and pictures.ended("refused") == 1
+        assert code(frame) == (429, "QUEUE_FULL")
+        assert tensors.result(TIMEOUT_S)[0] == 200
+        assert pictures.decoded == []
+        assert pictures.ended("refused") == 1
     finally:
         budget.release(reservation)
-    assert post(STREAM, FIVE).result(TIMEOUT_S)[0] == 200 and budget.reserved == 0
+    assert post(STREAM, FIVE).result(TIMEOUT_S)[0] == 200
+    assert budget.reserved == 0
 
 
 def test_a_frame_is_cancelled_while_it_is_decoded(pictures):
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
 
     def wait() -> None:
         begun.set()
@@ -240,10 +245,9 @@ def test_a_frame_is_cancelled_while_it_is_decoded(pictures):
     pictures.peer.ping(1)  # so it was read
     go_on.set()
     answer = pictures.peer.answer()
-    assert (answer.request_id, answer.code) == (
-        frame,
-        "CANCELLED",
-    ) and pictures.decoded == []
+    assert answer.request_id == frame
+    assert answer.code == "CANCELLED"
+    assert pictures.decoded == []
     assert pictures.ended("cancelled") == 1
     assert pictures.peer.call(f"POST {STREAM}", FIVE).status == 200
 
@@ -256,7 +260,8 @@ def test_a_deadline_passes_while_a_frame_is_decoded(pictures, post, monkeypatch)
         )
         frame = wait_in_queue(pictures, post, STREAM, FIVE)
         pictures.go()
-        assert code(frame) == (504, "DEADLINE_EXCEEDED") and pictures.decoded == []
+        assert code(frame) == (504, "DEADLINE_EXCEEDED")
+        assert pictures.decoded == []
         pictures.before = lambda: None
     assert pictures.ended("expired") == 1
     assert post(STREAM, FIVE).result(TIMEOUT_S)[0] == 200

@@ -20,7 +20,7 @@ GOOD = {"v": [1, 1], "nonce": NONCE, "max_frame": 4096}
 
 
 @pytest.fixture
-def stranger(server):
+def unauthenticated(server):
     with Framed(server.socket_port, server.token, greet=False) as connection:
         yield connection
 
@@ -34,22 +34,23 @@ def hello(**changes: object) -> bytes:
     return document(FrameType.HELLO, {**GOOD, **changes})
 
 
-def refused(stranger: Framed, fault: ConnectionFault) -> dict[str, object]:
-    closed = stranger.ends()
+def refused(unauthenticated: Framed, fault: ConnectionFault) -> dict[str, object]:
+    closed = unauthenticated.ends()
     assert closed.fault is fault, closed
-    assert closed.document["code"] == fault.name and closed.document["error"]
+    assert closed.document["code"] == fault.name
+    assert closed.document["error"]
     return closed.document
 
 
-def test_the_server_is_silent_until_hello_is_complete(stranger):
+def test_the_server_is_silent_until_hello_is_complete(unauthenticated):
     text = hello()
-    stranger.send(text[:-1])
-    stranger.socket.settimeout(0.05)
+    unauthenticated.send(text[:-1])
+    unauthenticated.socket.settimeout(0.05)
     with pytest.raises(TimeoutError):
-        stranger.socket.recv(1)
-    stranger.socket.settimeout(120)
-    stranger.send(text[-1:])
-    challenge = json.loads(bytes(stranger.frame(FrameType.CHALLENGE).body))
+        unauthenticated.socket.recv(1)
+    unauthenticated.socket.settimeout(120)
+    unauthenticated.send(text[-1:])
+    challenge = json.loads(bytes(unauthenticated.frame(FrameType.CHALLENGE).body))
     assert (challenge["v"], challenge["auth"]) == (1, "hmac-sha256")
     assert len(challenge["nonce"]) == 32
 
@@ -65,15 +66,15 @@ def test_a_handshake_byte_by_byte(server):
 
 
 @pytest.mark.parametrize("offer", [[0, 1], [1, 7], [0, 4294967295]])
-def test_a_range_with_our_version_is_accepted(stranger, offer):
-    stranger.send(hello(v=offer, new_member={"a": 1}))
-    assert json.loads(bytes(stranger.frame(FrameType.CHALLENGE).body))["v"] == 1
+def test_a_range_with_our_version_is_accepted(unauthenticated, offer):
+    unauthenticated.send(hello(v=offer, new_member={"a": 1}))
+    assert json.loads(bytes(unauthenticated.frame(FrameType.CHALLENGE).body))["v"] == 1
 
 
 @pytest.mark.parametrize("offer", [[2, 3], [0, 0]])
-def test_a_range_without_our_version_is_rejected(stranger, offer):
-    stranger.send(hello(v=offer))
-    assert refused(stranger, ConnectionFault.UNSUPPORTED_VERSION)["v"] == [1, 1]
+def test_a_range_without_our_version_is_rejected(unauthenticated, offer):
+    unauthenticated.send(hello(v=offer))
+    assert refused(unauthenticated, ConnectionFault.UNSUPPORTED_VERSION)["v"] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +107,9 @@ def test_a_range_without_our_version_is_rejected(stranger, offer):
     ],
     ids=str,
 )
-def test_a_broken_hello(stranger, broken):
-    stranger.send(document(FrameType.HELLO, broken))
-    refused(stranger, ConnectionFault.BAD_HANDSHAKE)
+def test_a_broken_hello(unauthenticated, broken):
+    unauthenticated.send(document(FrameType.HELLO, broken))
+    refused(unauthenticated, ConnectionFault.BAD_HANDSHAKE)
 
 
 def wrong_answers(server) -> dict[str, object]:
@@ -134,11 +135,11 @@ def wrong_answers(server) -> dict[str, object]:
 def test_all_wrong_proofs_get_the_same_error(server):
     texts = set()
     for answer in wrong_answers(server).values():
-        with Framed(server.socket_port, server.token, greet=False) as stranger:
-            stranger.send(hello())
-            stranger.frame(FrameType.CHALLENGE)
-            stranger.send(answer)
-            texts.add(str(refused(stranger, ConnectionFault.UNAUTHORIZED)))
+        with Framed(server.socket_port, server.token, greet=False) as unauthenticated:
+            unauthenticated.send(hello())
+            unauthenticated.frame(FrameType.CHALLENGE)
+            unauthenticated.send(answer)
+            texts.add(str(refused(unauthenticated, ConnectionFault.UNAUTHORIZED)))
     assert len(texts) == 1
     assert server.token not in texts.pop()
 
@@ -225,23 +226,23 @@ BEFORE_READY = {
 
 
 @pytest.mark.parametrize("case", BEFORE_READY)
-def test_frames_before_ready_are_rejected(stranger, case):
+def test_frames_before_ready_are_rejected(unauthenticated, case):
     data, fault = BEFORE_READY[case]
-    stranger.send(data)
-    refused(stranger, fault)
+    unauthenticated.send(data)
+    refused(unauthenticated, fault)
 
 
-def test_a_second_hello_is_rejected(stranger):
-    stranger.send(hello() + hello())
-    stranger.frame(FrameType.CHALLENGE)
-    refused(stranger, ConnectionFault.UNEXPECTED_FRAME)
+def test_a_second_hello_is_rejected(unauthenticated):
+    unauthenticated.send(hello() + hello())
+    unauthenticated.frame(FrameType.CHALLENGE)
+    refused(unauthenticated, ConnectionFault.UNEXPECTED_FRAME)
 
 
-def test_an_error_before_authentication_ends_the_connection(stranger):
-    stranger.send(
+def test_an_error_before_authentication_ends_the_connection(unauthenticated):
+    unauthenticated.send(
         json_frame(FrameType.ERROR, b'{"error":"no","code":"UNAUTHORIZED"}', arg=6)
     )
-    assert stranger.ends().frame is None
+    assert unauthenticated.ends().frame is None
 
 
 @pytest.mark.parametrize(
@@ -258,31 +259,30 @@ def test_http_on_the_socket_port_is_explained(server, method):
         while data := connection.recv(65536):
             received += data
     head, _, text = received.partition(b"\r\n\r\n")
-    assert (
-        head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        and b"Connection: close" in head
-    )
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"Connection: close" in head
     assert f"Content-Length: {len(text)}".encode() in head
-    assert text.count(b"\n") == 1 and b"socket port" in text
+    assert text.count(b"\n") == 1
+    assert b"socket port" in text
 
 
 def test_a_slow_handshake_is_ended(local):
     server = local({"handshake": 0.3})
     for said in (b"", b"OI", hello()[:-1]):
-        with Framed(server.server.port, None, greet=False) as stranger:
-            stranger.send(said)
-            refused(stranger, ConnectionFault.TIMEOUT)
+        with Framed(server.server.port, None, greet=False) as unauthenticated:
+            unauthenticated.send(said)
+            refused(unauthenticated, ConnectionFault.TIMEOUT)
 
 
 def test_single_bytes_do_not_extend_the_handshake(local, until):
     server = local({"handshake": 0.3})
-    with Framed(server.server.port, None, greet=False) as stranger:
-        stranger.socket.settimeout(0.02)
+    with Framed(server.server.port, None, greet=False) as unauthenticated:
+        unauthenticated.socket.settimeout(0.02)
         left = iter(hello())
         while True:
             try:
-                stranger.send(bytes([next(left)]))
-                assert stranger.socket.recv(1)
+                unauthenticated.send(bytes([next(left)]))
+                assert unauthenticated.socket.recv(1)
                 break
             except TimeoutError:
                 continue
@@ -306,7 +306,10 @@ def test_the_oldest_handshake_is_evicted(server):
 
 
 def test_a_burst_of_connections_is_answered(local):
-    """A program may open all its connections before sending; surplus ones get an error."""
+    """A program may open all its connections before sending.
+
+    Surplus ones get an error.
+    """
     server = local({"handshake": 600.0}, socket_connections=40)
     burst = [server.connect(greet=False) for _ in range(500)]
     answers = Counter()
@@ -355,7 +358,5 @@ def test_a_taken_socket_port_is_an_error(server, tmp_path):
         timeout=60,
     )
     assert done.returncode == 1
-    assert (
-        f"cannot listen on 127.0.0.1:{server.socket_port}" in done.stderr
-        and "--socket-port" in done.stderr
-    )
+    assert f"cannot listen on 127.0.0.1:{server.socket_port}" in done.stderr
+    assert "--socket-port" in done.stderr

@@ -85,10 +85,9 @@ def test_incomplete_bodies_count_over_all_connections(local, until):
             )
         )
         refused = last.call(target, bytes(MIB // 2))
-        assert (refused.status, refused.code) == (
-            429,
-            "QUEUE_FULL",
-        ) and "all connections" in refused.document["error"]
+        assert refused.status == 429
+        assert refused.code == "QUEUE_FULL"
+        assert "all connections" in refused.document["error"]
         assert last.call(target, b"[5.1,3.5,1.4]").status == 200
         others[0].send(whole[0][100:])
         assert others[0].answer().status == 400
@@ -123,7 +122,8 @@ def test_waiting_answers_are_not_overwritten_by_new_requests(local):
         )
         idle = started.service.engine.running("digits", "tflite").queue._entries.idle
         idle[0] = Echo(idle[0])
-        size, rows = 64 * 4, 2000
+        size = 64 * 4
+        rows = 2000
         tensor = {"name": "image", "datatype": "FP32", "shape": [rows, 8, 8, 1]}
         tensor["parameters"] = {"binary_data_size": rows * size}
         head = json.dumps(
@@ -143,7 +143,8 @@ def test_waiting_answers_are_not_overwritten_by_new_requests(local):
 
 
 def test_a_bodys_memory_is_reused_for_the_next_of_its_size(local, monkeypatch):
-    reused, find = [], FrameDecoder._reusable
+    reused = []
+    find = FrameDecoder._reusable
     monkeypatch.setattr(
         FrameDecoder,
         "_reusable",

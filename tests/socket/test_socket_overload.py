@@ -69,9 +69,8 @@ def test_a_full_queue_rejects_without_a_thread(busy):
     assert threading.active_count() <= threads
     busy.go()
     answers = busy.peer.answers(2)
-    assert sorted(answers) == waiting and {
-        answer.status for answer in answers.values()
-    } == {200}
+    assert sorted(answers) == waiting
+    assert {answer.status for answer in answers.values()} == {200}
     assert busy.peer.call(TARGET, body()).status == 200
 
 
@@ -127,17 +126,14 @@ def test_a_burst_keeps_streams_separate(busy):
     busy.go()
     left = busy.peer.answers(2)
     assert sorted([*gone, *left]) == [ids[0] - 1, *ids]
-    assert set(left) == {ids[2], ids[4]} and {
-        answer.status for answer in left.values()
-    } == {200}
+    assert set(left) == {ids[2], ids[4]}
+    assert {answer.status for answer in left.values()} == {200}
 
 
 def test_an_invalid_newer_request_replaces_no_other(busy):
     [oldest] = busy.wait(1, stream="camera")
-    sound, faulty = (
-        body(stream="camera"),
-        body(stream="camera").replace(b"[1, 3]", b"[3, 1]"),
-    )
+    sound = body(stream="camera")
+    faulty = body(stream="camera").replace(b"[1, 3]", b"[3, 1]")
     ids = [busy.peer.last_id + 1, busy.peer.last_id + 2]
     busy.peer.send(busy.peer.write(TARGET, sound) + busy.peer.write(TARGET, faulty))
     assert {number: answer.code for number, answer in busy.peer.answers(2).items()} == {
@@ -168,25 +164,28 @@ def test_a_draining_service_reports_it_with_a_full_queue(busy):
 def test_other_frames_among_rejected_requests_are_answered(busy):
     waiting = busy.wait(2)
     assert busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
-    large = (
-        body()[:-1] + b" " * 100_000 + b"}"
-    )  # not read in one piece, and too long to be rejected unread
-    frames = [busy.peer.write(TARGET, body()), busy.peer.write("GET /v2/models/petals")]
-    frames += [busy.peer.write(TARGET, large), busy.peer.write(TARGET, body())]
-    frames += [
+    # not read in one piece, and too long to be rejected unread
+    large = body()[:-1] + b" " * 100_000 + b"}"
+    frames = [
+        busy.peer.write(TARGET, body()),
+        busy.peer.write("GET /v2/models/petals"),
+        busy.peer.write(TARGET, large),
+        busy.peer.write(TARGET, body()),
         encode_frame(Frame(FrameType.PING, arg=7)),
         busy.peer.write(TARGET, body()),
     ]
     busy.peer.send(b"".join(frames))
-    found = [busy.peer.next() for _ in range(6)]
-    assert [frame.arg for frame in found if frame.type == FrameType.PONG] == [7]
-    status = {
-        frame.request_id: frame.arg
-        for frame in found
-        if frame.type == FrameType.RESPONSE
-    }
+    pongs = []
+    statuses = {}
+    for _ in frames:
+        frame = busy.peer.next()
+        if frame.type == FrameType.PONG:
+            pongs.append(frame.arg)
+        elif frame.type == FrameType.RESPONSE:
+            statuses[frame.request_id] = frame.arg
+    assert pongs == [7]
     first = waiting[-1] + 2
-    assert status == {
+    assert statuses == {
         first: 429,
         first + 1: 200,
         first + 2: 429,
@@ -251,9 +250,8 @@ def camera(local: Any) -> Iterator[Camera]:
 def test_the_newest_of_a_stream_waits_without_a_thread(camera):
     ids = [camera.frame() for _ in range(9)]
     gone = camera.peer.answers(8)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {
-        "SUPERSEDED"
-    }
+    assert sorted(gone) == ids[:-1]
+    assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}
     assert camera.queue.waiting == 1
     assert (
         camera.service.engine.statistics("petals", "tflite")
@@ -263,9 +261,8 @@ def test_the_newest_of_a_stream_waits_without_a_thread(camera):
     )
     camera.end(2)
     answers = camera.peer.answers(2)
-    assert sorted(answers) == [camera.running, ids[-1]] and {
-        answer.status for answer in answers.values()
-    } == {200}
+    assert sorted(answers) == [camera.running, ids[-1]]
+    assert {answer.status for answer in answers.values()} == {200}
     camera.end()
     assert camera.peer.call(TARGET, body()).status == 200
 
@@ -283,9 +280,8 @@ def test_large_frames_of_a_stream_are_replaced(camera):
         for _ in range(5)
     ]
     gone = camera.peer.answers(4)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {
-        "SUPERSEDED"
-    }
+    assert sorted(gone) == ids[:-1]
+    assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}
     newest = camera.frame()
     assert camera.peer.answer().request_id == ids[-1]
     assert camera.server.incoming.acquire(

@@ -131,28 +131,33 @@ def one_by_one(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Cro
 
 
 def test_requests_in_a_long_queue_use_no_thread_and_get_their_own_answers(crowd):
-    expected = {}
+    mine = {}
+    theirs = {}
     with crowd.connect() as other:
-        first = crowd.join(crowd.peer, 1)
+        mine[crowd.join(crowd.peer, 1)] = 1
         threads = threading.active_count()
-        mine = {first: 1} | {
-            crowd.join(crowd.peer, number): number for number in range(2, 9)
-        }
-        theirs = {crowd.join(other, number): number for number in range(9, 17)}
-        assert (
-            threading.active_count() <= threads + 2
-        )  # the reader of each connection, and the other one's
+        for number in range(2, 9):
+            mine[crowd.join(crowd.peer, number)] = number
+        for number in range(9, 17):
+            theirs[crowd.join(other, number)] = number
+        # the reader of each connection, and the other one's
+        assert threading.active_count() <= threads + 2
         crowd.go()
-        answers = crowd.peer.answers(len(crowd.waiters) + len(mine))
-        got = {number: tensor(answers[sent]) for sent, number in mine.items()}
-        others = other.answers(len(theirs))
-        got |= {number: tensor(others[sent]) for sent, number in theirs.items()}
-    for number in got:
-        ask(crowd.peer, number)
-        expected[number] = tensor(crowd.peer.answer())
-    assert len({values.tobytes() for values in expected.values()}) == len(expected)
+        my_answers = crowd.peer.answers(len(crowd.waiters) + len(mine))
+        their_answers = other.answers(len(theirs))
+    got = {}
+    for sent, number in mine.items():
+        got[number] = tensor(my_answers[sent])
+    for sent, number in theirs.items():
+        got[number] = tensor(their_answers[sent])
+
+    contents = set()
     for number, values in got.items():
-        np.testing.assert_allclose(values, expected[number], rtol=1e-5)
+        ask(crowd.peer, number)
+        expected = tensor(crowd.peer.answer())
+        np.testing.assert_allclose(values, expected, rtol=1e-5)
+        contents.add(expected.tobytes())
+    assert len(contents) == len(got)
     crowd.until(lambda: crowd.handle.users == 0)
 
 
@@ -170,7 +175,8 @@ def test_a_waiting_request_can_be_cancelled(crowd):
     crowd.peer.cancel(sent)
     answer = crowd.peer.answer()
     assert (answer.request_id, answer.code) == (sent, "CANCELLED")
-    assert crowd.ended("cancelled") == 1 and crowd.queue.waiting == WAITERS
+    assert crowd.ended("cancelled") == 1
+    assert crowd.queue.waiting == WAITERS
 
 
 def test_a_waiting_request_expires_while_the_model_is_busy(crowd):
@@ -179,7 +185,8 @@ def test_a_waiting_request_expires_while_the_model_is_busy(crowd):
     answers = crowd.peer.answers(3)
     assert list(answers) == [short[1], short[2], short[0]]
     assert {answer.code for answer in answers.values()} == {"DEADLINE_EXCEEDED"}
-    assert crowd.ended("expired") == 3 and crowd.queue.waiting == WAITERS + 1
+    assert crowd.ended("expired") == 3
+    assert crowd.queue.waiting == WAITERS + 1
     crowd.go()
     assert crowd.peer.answers(WAITERS + 1)[lasting].status == 200
 
@@ -226,7 +233,8 @@ def test_an_urgent_request_goes_first_and_evicts_the_last(crowd):
     assert crowd.peer.answer().code == "QUEUE_FULL"
     crowd.go()
     answers = crowd.peer.answers(WAITERS + len(sent))
-    assert {answer.status for answer in answers.values()} == {200} and urgent in answers
+    assert {answer.status for answer in answers.values()} == {200}
+    assert urgent in answers
 
 
 def test_closing_cancels_waiting_requests(crowd):
@@ -247,9 +255,8 @@ def test_a_half_closed_connection_still_gets_its_answers(crowd):
         other.socket.shutdown(socket.SHUT_WR)
         crowd.go()
         answers = other.answers(4)
-        assert sorted(answers) == sent and {
-            answer.status for answer in answers.values()
-        } == {200}
+        assert sorted(answers) == sent
+        assert {answer.status for answer in answers.values()} == {200}
         assert other.ends().frame is None
     crowd.until(lambda: crowd.server.connections == 1)
 
@@ -257,7 +264,8 @@ def test_a_half_closed_connection_still_gets_its_answers(crowd):
 def test_an_unloaded_model_answers_its_waiting_requests(crowd):
     sent = crowd.join(crowd.peer)
     crowd.service.unload("petals")
-    assert crowd.handle.retired and crowd.handle.users == WAITERS + 1
+    assert crowd.handle.retired
+    assert crowd.handle.users == WAITERS + 1
     crowd.go()
     assert crowd.peer.answers(WAITERS + 1)[sent].status == 200
     crowd.until(lambda: crowd.handle.users == 0)
@@ -278,12 +286,11 @@ def test_a_shutdown_answers_waiting_requests(crowd, pool):
         for frame in frames
         if frame.type == FrameType.RESPONSE
     }
-    assert (
-        status.pop(late) == 503
-        and set(status.values()) == {200}
-        and set(sent) <= set(status)
-    )
-    assert drained.result(TIMEOUT_S) and crowd.server.wait(TIMEOUT_S)
+    assert status.pop(late) == 503
+    assert set(status.values()) == {200}
+    assert set(sent) <= set(status)
+    assert drained.result(TIMEOUT_S)
+    assert crowd.server.wait(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, SystemExit])
@@ -374,9 +381,8 @@ def test_requests_run_when_no_thread_can_be_started(
     with contextlib.closing(crowd.peer) as peer:
         crowd.go()
         answers = peer.answers(WAITERS + len(sent))
-        assert {answer.status for answer in answers.values()} == {200} and set(
-            sent
-        ) < set(answers)
+        assert {answer.status for answer in answers.values()} == {200}
+        assert set(sent) < set(answers)
         until(lambda: crowd.handle.users == 0)
         monkeypatch.undo()
 

@@ -23,11 +23,9 @@ MIB = 1024 * 1024
 
 def test_a_request_is_answered(peer):
     answer = peer.call(PETALS, NUMBERS)
-    assert (
-        answer.status == 200
-        and answer.json_length == len(answer.body)
-        and not answer.ext
-    )
+    assert answer.status == 200
+    assert answer.json_length == len(answer.body)
+    assert not answer.ext
     assert answer.document["predictions"][0]["name"] == "petal_width"
 
 
@@ -86,10 +84,8 @@ def test_head_is_answered_without_a_body(peer):
 
 def test_content_types(peer):
     metrics = peer.call("GET /metrics")
-    assert (
-        metrics.ext[Extension.CONTENT_TYPE].startswith(b"text/plain")
-        and metrics.json_length == 0
-    )
+    assert metrics.ext[Extension.CONTENT_TYPE].startswith(b"text/plain")
+    assert metrics.json_length == 0
     request = {
         "inputs": [
             {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
@@ -97,7 +93,8 @@ def test_content_types(peer):
     }
     request["parameters"] = {"binary_data_output": True}
     binary = peer.call("POST /v2/models/petals/infer", json.dumps(request).encode())
-    assert not binary.ext and 0 < binary.json_length == len(binary.body) - 4
+    assert not binary.ext
+    assert 0 < binary.json_length == len(binary.body) - 4
 
 
 # --- While something runs
@@ -228,11 +225,9 @@ def test_all_connections_share_the_limit_on_requests(new_server, models_copy, sl
             for peer in (first, second)
             for answer in peer.answers(4).values()
         ]
-        assert (
-            len(statuses) == 8
-            and set(statuses) <= {200, 429}
-            and statuses.count(200) >= 2
-        )
+        assert len(statuses) == 8
+        assert set(statuses) <= {200, 429}
+        assert statuses.count(200) >= 2
 
 
 # --- Other settings of the server

@@ -32,7 +32,10 @@ MORE_MEMORY = 24 * 1024 * 1024
 
 
 def assault(server, hostile: Hostile) -> int:
-    """Send frames on one connection; return how many the server had to read."""
+    """Send frames on one connection.
+
+    Return how many the server had to read.
+    """
     greet = hostile.random.random() < 0.9
     try:
         peer = Framed(server.socket_port, server.token, greet=greet)
@@ -53,7 +56,8 @@ def assault(server, hostile: Hostile) -> int:
 
 def count_read_frames(data: bytes, allowed: frozenset[FrameType]) -> int:
     """Return how many of these frames a server reads, including the invalid one."""
-    decoder, count = FrameDecoder(allowed, 65 << 20), 0
+    decoder = FrameDecoder(allowed, 65 << 20)
+    count = 0
     for byte in range(0, len(data), 256):
         try:
             count += len(feed(decoder, data[byte : byte + 256]))
@@ -122,7 +126,8 @@ def test_hostile_frames_do_no_harm(new_server, models_copy, until):
         sent += assault(server, hostile)
     good.ends.set()
     good.join()
-    assert good.failure is None and good.answers > 100
+    assert good.failure is None
+    assert good.answers > 100
     assert server.process.poll() is None
     until(lambda: held(server)[0] <= descriptors)
     assert held(server)[1] <= memory + MORE_MEMORY

@@ -71,7 +71,8 @@ class Peer:
 
     def last_words(self) -> tuple[list[Frame], bytes]:
         """Return all frames until the server closes, and their raw bytes."""
-        frames, raw = [], b""
+        frames = []
+        raw = b""
         try:
             while data := self.socket.recv(65_536):
                 raw += data
@@ -120,10 +121,8 @@ def test_invalid_hellos(vector: Vector, peer: Peer) -> None:
 )
 def test_invalid_auths(vector: Vector, peer: Peer) -> None:
     """Proofs from other connections are invalid."""
-    hello, auth = (
-        bytes.fromhex(vector.facts["hello"]),
-        bytes.fromhex(vector.facts["auth"]),
-    )
+    hello = bytes.fromhex(vector.facts["hello"])
+    auth = bytes.fromhex(vector.facts["auth"])
     peer.socket.sendall(hello)
     assert peer.frame().type == FrameType.CHALLENGE
     peer.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
@@ -136,8 +135,9 @@ def test_invalid_auths(vector: Vector, peer: Peer) -> None:
     "vector", [v for v in GOOD if v.facts["max_body"] == MAX], ids=str
 )
 def test_valid_frames_keep_the_connection(vector: Vector, peer: Peer) -> None:
-    """Each REQUEST gets one RESPONSE with its id, each PING its PONG; a final PING is
-    answered.
+    """Each REQUEST gets one RESPONSE with its id, each PING its PONG.
+
+    A final PING is answered.
     """
     peer.reach(None)
     sent = vector.facts["frames"]

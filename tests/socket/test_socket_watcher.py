@@ -75,14 +75,17 @@ def test_each_arming_delivers_one_event(running):
 
 
 def test_timers_fire_in_order_even_if_set_while_sleeping(running):
-    late, soon, never = Heard(), Heard(), Heard()
+    late = Heard()
+    soon = Heard()
+    never = Heard()
     begun = monotonic()
     running.set_timer(late, begun + 0.2)
     running.set_timer(never, begun + 0.15)
     running.set_timer(soon, begun + 0.05)
     running.set_timer(never, None)
     forgotten = monotonic()
-    assert soon.told.acquire(timeout=120) and late.told.acquire(timeout=120)
+    assert soon.told.acquire(timeout=120)
+    assert late.told.acquire(timeout=120)
     assert begun + 0.05 <= soon.events[0] <= late.events[0]
     assert late.events[0] >= begun + 0.2
     assert (
@@ -102,7 +105,8 @@ def test_calls_run_on_the_loops_thread_until_its_end(event_loop):
     assert seen == [thread]
     event_loop.stop()
     thread.join(120)
-    assert not event_loop.call(done.clear) and done.is_set()
+    assert not event_loop.call(done.clear)
+    assert done.is_set()
     event_loop.set_timer(Heard(), monotonic())  # nothing is woken any more
 
 
@@ -111,7 +115,8 @@ def test_a_failing_callback_does_not_end_the_loop(running):
         def on_time(self) -> None:
             raise ValueError
 
-    failing, other = Failing(), Heard()
+    failing = Failing()
+    other = Heard()
     running.set_timer(failing, monotonic())
     assert failing.told.acquire(timeout=120)
     assert failing.events == ["fault"]
