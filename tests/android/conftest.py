@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 def load_script(path: Path) -> ModuleType:
     """Import a script; its folder is on the path while it loads."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))

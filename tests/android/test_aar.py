@@ -178,46 +178,55 @@ def test_pom_and_metadata_name_the_same_library(folder: Path) -> None:
     assert [found.text for found in listed.iter("version")] == [VERSION]
 
 
+def dependencies_of_pom(file: Path) -> list[tuple[str | None, ...]]:
+    """Return group, artifact, version, scope and type of each dependency."""
+    project = ElementTree.fromstring(file.read_text())
+    names = ("groupId", "artifactId", "version", "scope", "type")
+    listed = []
+    for found in project.iter(f"{POM}dependency"):
+        listed.append(tuple(found.findtext(f"{POM}{name}") for name in names))
+    return listed
+
+
+def entries_of(file: Path) -> set[str]:
+    """Return the names in an archive."""
+    with zipfile.ZipFile(file) as archive:
+        return set(archive.namelist())
+
+
 def test_the_library_for_kotlin_names_its_dependencies(
     ktx: Path, kotlin_tools: Any
 ) -> None:
-    """POM and metadata agree, and both archives are complete."""
+    """POM and metadata agree."""
     needs = {("dev.pocketserve", "pocketserve-bridge", VERSION)}
-    needs |= {
-        (*name.split(":"), version) for name, version in kotlin_tools.versions.items()
-    }
+    for name, version in kotlin_tools.versions.items():
+        group, artifact = name.split(":")
+        needs.add((group, artifact, version))
     assert ("org.jetbrains.kotlinx", "kotlinx-coroutines-core", "1.8.0") in needs
+
     stem = f"pocketserve-bridge-ktx-{VERSION}"
-    project = ElementTree.fromstring((ktx / f"{stem}.pom").read_text())
-    listed = [
-        tuple(
-            found.findtext(f"{POM}{name}")
-            for name in ("groupId", "artifactId", "version", "scope", "type")
-        )
-        for found in project.iter(f"{POM}dependency")
-    ]
-    assert {found[:3] for found in listed} == needs and {
-        found[3] for found in listed
-    } == {"compile"}
+    listed = dependencies_of_pom(ktx / f"{stem}.pom")
+    assert {found[:3] for found in listed} == needs
+    assert {found[3] for found in listed} == {"compile"}
     assert [found[4] for found in listed] == ["aar", None, None]
+
     module = json.loads((ktx / f"{stem}.module").read_text())
     variants = {variant["name"]: variant for variant in module["variants"]}
     assert set(variants) == {"releaseApi", "releaseRuntime", "sources"}
     for name in ("releaseApi", "releaseRuntime"):
-        found = variants[name]["dependencies"]
-        assert {
-            (each["group"], each["module"], each["version"]["requires"])
-            for each in found
-        } == needs
-    with zipfile.ZipFile(ktx / f"{stem}.aar") as archive:
-        assert set(archive.namelist()) == ENTRIES - {
-            "res/xml/pocketserve_network_security.xml"
-        }
-    sources = ROOT / "android_bridge/ktx/src"
-    with zipfile.ZipFile(ktx / f"{stem}-sources.jar") as archive:
-        assert set(archive.namelist()) == {
-            str(path.relative_to(sources)) for path in sources.rglob("*.kt")
-        }
+        found = set()
+        for each in variants[name]["dependencies"]:
+            found.add((each["group"], each["module"], each["version"]["requires"]))
+        assert found == needs
+
+
+def test_the_archives_of_the_library_for_kotlin_are_complete(ktx: Path) -> None:
+    stem = f"pocketserve-bridge-ktx-{VERSION}"
+    network_rules = "res/xml/pocketserve_network_security.xml"
+    assert entries_of(ktx / f"{stem}.aar") == ENTRIES - {network_rules}
+    folder = ROOT / "android_bridge/ktx/src"
+    sources = {str(path.relative_to(folder)) for path in folder.rglob("*.kt")}
+    assert entries_of(ktx / f"{stem}-sources.jar") == sources
 
 
 def test_sources_and_documentation_are_complete(folder: Path) -> None:
@@ -244,7 +253,8 @@ def test_two_builds_are_equal(built: Any, toolchain: Any, tmp_path: Path) -> Non
         }
         for o in (built.output, tmp_path)
     ]
-    assert found[0] == found[1] and found[0]
+    assert found[0] == found[1]
+    assert found[0]
 
 
 def test_an_app_gets_the_librarys_permissions(
@@ -264,12 +274,14 @@ def test_an_app_gets_the_librarys_permissions(
         f"android.permission.{name}" for name in ("INTERNET", "USE_LOOPBACK_INTERFACE")
     }
     application = root.find("application")
-    assert application is not None and len(application) == 0
+    assert application is not None
+    assert len(application) == 0
     assert (
         application.get(f"{ANDROID}networkSecurityConfig")
         == "@xml/pocketserve_network_security"
     )
-    compiled, linked = tmp_path / "resources.zip", tmp_path / "app.apk"
+    compiled = tmp_path / "resources.zip"
+    linked = tmp_path / "app.apk"
     aapt2 = str(toolchain.aapt2)
     subprocess.run(
         [aapt2, "compile", "--dir", unpacked / "res", "-o", compiled],
@@ -308,18 +320,14 @@ def test_an_app_may_have_its_own_network_configuration(
 ) -> None:
     own = 'android:networkSecurityConfig="@xml/own"'
     done = merge(own)
-    assert (
-        not (tmp_path / "merged.xml").exists()
-        and "tools:replace" in done.stdout + done.stderr
-    )
+    assert not (tmp_path / "merged.xml").exists()
+    assert "tools:replace" in done.stdout + done.stderr
     merge(f'{own} tools:replace="android:networkSecurityConfig"')
     application = (
         ElementTree.parse(tmp_path / "merged.xml").getroot().find("application")
     )
-    assert (
-        application is not None
-        and application.get(f"{ANDROID}networkSecurityConfig") == "@xml/own"
-    )
+    assert application is not None
+    assert application.get(f"{ANDROID}networkSecurityConfig") == "@xml/own"
 
 
 def test_an_app_for_an_older_android_is_refused(merge: Merge, tmp_path: Path) -> None:
@@ -336,7 +344,8 @@ def test_an_app_for_an_older_android_is_refused(merge: Merge, tmp_path: Path) ->
 def test_a_consumer_compiles_and_gets_answers(
     transport: str, toolchain: Any, unpacked: Path, server: Server, tmp_path: Path
 ) -> None:
-    source, classes = tmp_path / "Consumer.java", tmp_path / "classes"
+    source = tmp_path / "Consumer.java"
+    classes = tmp_path / "classes"
     source.write_text(CONSUMER)
     path = f"{unpacked / 'classes.jar'}:{toolchain.json_jar}:{classes}"
     compiler = [str(toolchain.javac), "-cp", path, "-d", str(classes), str(source)]

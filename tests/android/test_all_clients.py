@@ -1,4 +1,4 @@
-"""Get the same answers and error codes from every client over both transports."""
+"""Get the same answers and error codes from every client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def java(command: list[object]) -> Iterator[Ask]:
     try:
 
         def ask(call: dict[str, Any]) -> dict[str, Any]:
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(json.dumps(call) + "\n")
             process.stdin.flush()
             answer: dict[str, Any] = json.loads(process.stdout.readline())
@@ -224,7 +225,8 @@ def test_the_same_picture_gets_the_same_answer(
         for name, ask in clients.items()
     }
     expected = answers["curl"]["predictions"]
-    assert len(expected) == 3 and expected[0]["label"] == sample.stem
+    assert len(expected) == 3
+    assert expected[0]["label"] == sample.stem
     for name, answer in answers.items():
         assert (
             answer["model"] == "digits" and answer["task"] == "image-classification"
@@ -247,32 +249,35 @@ def test_the_same_tensor_gets_the_same_answer(clients: dict[str, Ask]) -> None:
         assert scores == pytest.approx(answers["curl"], abs=1e-6), name
 
 
+FAULTY_CALLS = [
+    ({"model": "nothing", "file": str(SAMPLES / "7.png")}, "MODEL_NOT_FOUND", 404),
+    ({"model": "digits", "file": __file__}, "INVALID_INPUT", 400),
+    (
+        {"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 0},
+        "INVALID_PARAMETER",
+        400,
+    ),
+    (
+        {
+            "model": "digits",
+            "input": "image",
+            "shape": [1, 8, 8],
+            "data": [0.0] * 64,
+        },
+        "INVALID_TENSOR",
+        400,
+    ),
+    (
+        {"model": "digits", "input": "picture", "shape": [1], "data": [0.0]},
+        "INVALID_REQUEST",
+        400,
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("call", "code", "status"),
-    [
-        ({"model": "nothing", "file": str(SAMPLES / "7.png")}, "MODEL_NOT_FOUND", 404),
-        ({"model": "digits", "file": __file__}, "INVALID_INPUT", 400),
-        (
-            {"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 0},
-            "INVALID_PARAMETER",
-            400,
-        ),
-        (
-            {
-                "model": "digits",
-                "input": "image",
-                "shape": [1, 8, 8],
-                "data": [0.0] * 64,
-            },
-            "INVALID_TENSOR",
-            400,
-        ),
-        (
-            {"model": "digits", "input": "picture", "shape": [1], "data": [0.0]},
-            "INVALID_REQUEST",
-            400,
-        ),
-    ],
+    FAULTY_CALLS,
 )
 def test_the_same_fault_has_the_same_code(
     clients: dict[str, Ask], call: dict[str, Any], code: str, status: int

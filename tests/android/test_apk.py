@@ -136,7 +136,8 @@ def test_package_and_levels(builder, badging) -> None:
     name, code = builder.version_and_code()
     package = f"package: name='dev.pocketserve.sample' versionCode='{code}' versionName='{name}'"
     assert badging.startswith(package)
-    assert "sdkVersion:'23'" in badging and "targetSdkVersion:'36'" in badging
+    assert "sdkVersion:'23'" in badging
+    assert "targetSdkVersion:'36'" in badging
     assert "launchable-activity: name='dev.pocketserve.sample.MainActivity'" in badging
     assert "application-debuggable" not in badging
 
@@ -156,7 +157,8 @@ def test_a_device_without_a_camera_can_install_it(badging) -> None:
 
 def test_it_has_all_languages_and_icon_sizes(toolchain, badging, apk) -> None:
     locales = re.search(r"^locales: (.*)$", badging, re.MULTILINE)
-    assert locales is not None and {"'de'", "'el'"} <= set(locales[1].split())
+    assert locales is not None
+    assert {"'de'", "'el'"} <= set(locales[1].split())
     offered = tree(toolchain, apk, "res/xml/locales_config.xml")
     assert re.findall(r'name\(0x[0-9a-f]+\)="([a-z]+)"', offered) == [
         "en",
@@ -176,7 +178,8 @@ def strings(folder: str) -> dict[str, ElementTree.Element]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_text_is_translated_with_the_same_placeholders(language) -> None:
-    english, other = strings("values"), strings(f"values-{language}")
+    english = strings("values")
+    other = strings(f"values-{language}")
     wanted = {
         name
         for name, element in english.items()
@@ -231,15 +234,15 @@ def test_the_manifest(toolchain, apk) -> None:
     (application,) = elements(manifest, "application")
     for attribute in ("allowBackup", "fullBackupContent"):
         assert re.search(rf"{attribute}\(0x[0-9a-f]+\)=false", application)
-    assert (
-        "dataExtractionRules" in application and "networkSecurityConfig" in application
-    )
+    assert "dataExtractionRules" in application
+    assert "networkSecurityConfig" in application
     exported = {}
     for kind in ("activity", "receiver", "service", "provider"):
         for part in elements(manifest, kind):
             name = re.search(r'name\(0x[0-9a-f]+\)="([^"]+)"', part)
             state = re.search(r"exported\(0x[0-9a-f]+\)=(\w+)", part)
-            assert name is not None and state is not None
+            assert name is not None
+            assert state is not None
             exported[name[1].rpartition(".")[2]] = state[1]
     own = dict.fromkeys(("SettingsActivity", "ScanActivity", "CommandResult"), "false")
     assert exported == {"MainActivity": "true", **own}
@@ -248,7 +251,8 @@ def test_the_manifest(toolchain, apk) -> None:
         for part in manifest.split("E: intent-filter")
         if "android.intent.action.SEND" in part
     ]
-    assert '="android.intent.category.DEFAULT"' in sharing and '="image/*"' in sharing
+    assert '="android.intent.category.DEFAULT"' in sharing
+    assert '="image/*"' in sharing
     assert sharing.count("E: data") == 1
     queries = manifest[manifest.index("E: queries") : manifest.index("E: application")]
     assert '="com.termux"' in queries
@@ -289,7 +293,8 @@ def test_the_library_is_inside(toolchain, apk, tmp_path) -> None:
         file.stem
         for file in (BRIDGE / "java/src/dev/pocketserve/bridge").glob("*.java")
     } - {"package-info"}
-    assert library and {f"dev/pocketserve/bridge/{name}" for name in library} <= found
+    assert library
+    assert {f"dev/pocketserve/bridge/{name}" for name in library} <= found
     assert {
         "dev/pocketserve/sample/MainActivity",
         "dev/pocketserve/sample/Termux",
@@ -364,5 +369,6 @@ def test_an_error_in_the_sources_is_reported_and_leaves_no_apk(
 def test_the_command_builds_an_apk(toolchain, tmp_path) -> None:
     output: Any = tmp_path / "made.apk"
     told = run(sys.executable, BRIDGE / "build_apk.py", "--output", output)
-    assert str(output) in told and output.exists()
+    assert str(output) in told
+    assert output.exists()
     run(sys.executable, BRIDGE / "build_apk.py", "--keystore", "x", code=2)

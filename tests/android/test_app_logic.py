@@ -1,4 +1,4 @@
-"""Run the companion app's plain classes on this JVM, before and after dex."""
+"""Run the app's plain classes before and after dex."""
 
 from __future__ import annotations
 

@@ -56,17 +56,21 @@ def test_every_screen_has_room_for_answers(screens) -> None:
 def test_the_layouts_are_placed_as_android_does(screens) -> None:
     root = screens.screen("live", screens.Phone(400, 700))
     bar, below, live = (root.find(name) for name in ("bar", "below_bar", "live"))
-    assert (bar.y, bar.height) == (0, 24 + 56) and (below.y, below.height) == (80, 620)
+    assert (bar.y, bar.height) == (0, 24 + 56)
+    assert (below.y, below.height) == (80, 620)
     preview, shutter, gallery = (
         root.find(name) for name in ("preview", "shutter", "gallery")
     )
-    assert (live.x, live.width, live.height) == (0, 400, 48)
+    assert live.x == 0
+    assert live.width == 400
+    assert live.height == 48
     # Two halves of the space that the two lists and the navigation bar leave.
-    assert (
-        preview.height == (620 - 24 - 2 * 48) / 2
-        and live.y == preview.y + preview.height
-    )
-    assert (shutter.x, shutter.width, gallery.x, gallery.width) == (4, 196, 200, 196)
+    assert preview.height == (620 - 24 - 2 * 48) / 2
+    assert live.y == preview.y + preview.height
+    assert shutter.x == 4
+    assert shutter.width == 196
+    assert gallery.x == 200
+    assert gallery.width == 196
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,8 @@ def test_the_layouts_are_placed_as_android_does(screens) -> None:
     ],
 )
 def test_each_layout_fault_is_detected(screens, change, fault) -> None:
-    layout, phone = sys.modules["app_layout"], screens.Phone(320, 568)
+    layout = sys.modules["app_layout"]
+    phone = screens.Phone(320, 568)
     root = screens.screen("live", phone)
     view = root.find(change.pop("id"))
     view.text = change.pop("text", view.text)

@@ -1,4 +1,4 @@
-"""Test a Java client whose second server is a fallback for a busy first one."""
+"""Let a Java client fall back to a second server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_the_second_server_is_the_fallback(
     built: tuple[Any, Path, Path], new_server: Any, tmp_path: Path, transport: str
 ) -> None:
     build, library, tests = built
-    phone, desktop = new_server(MODELS, "--low-power", "on"), new_server(MODELS)
+    phone = new_server(MODELS, "--low-power", "on")
+    desktop = new_server(MODELS)
     assert phone.token != desktop.token
     where = properties("pocketserve.phone", phone, tmp_path) | properties(
         "pocketserve", desktop, tmp_path

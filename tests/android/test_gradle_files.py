@@ -53,9 +53,8 @@ def test_the_library_is_the_published_one() -> None:
 
 def test_the_folders_exist() -> None:
     folders = re.findall(r'setSrcDirs\(listOf\("(\w+)"\)\)', BUILD)
-    assert {"src", "res"} <= set(folders) and all(
-        (SAMPLE / name).is_dir() for name in folders
-    )
+    assert {"src", "res"} <= set(folders)
+    assert all((SAMPLE / name).is_dir() for name in folders)
     assert {
         entry.name
         for entry in SAMPLE.iterdir()

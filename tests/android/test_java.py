@@ -1,4 +1,4 @@
-"""Build the Java library for Android 6 and test it before and after dex."""
+"""Test the Java library before and after dex."""
 
 from __future__ import annotations
 
@@ -164,7 +164,8 @@ def test_the_desktop_stand_in_prints_the_toasts_text(
     desktop: Callable[..., Any], transport: str
 ) -> None:
     done = desktop("Main", transport, "--model", "digits", str(SAMPLES))
-    assert done.returncode == 0 and done.stderr == ""
+    assert done.returncode == 0
+    assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert len(lines) == 10
     assert all(
@@ -180,7 +181,8 @@ def test_the_desktop_stand_in_names_unreadable_pictures(
     shutil.copy(SAMPLES / "3.png", tmp_path / "good.png")
     (tmp_path / "bad\x1b]0;x\x07\n.jpg").write_bytes(b"no picture")
     done = desktop("Main", "http", "--model", "digits", str(tmp_path))
-    assert done.returncode == 1 and done.stdout.startswith("good.png: 3 (")
+    assert done.returncode == 1
+    assert done.stdout.startswith("good.png: 3 (")
     assert done.stderr.startswith(r"bad\u001b]0;x\u0007\u000a.jpg: INVALID_INPUT: ")
 
 
@@ -221,11 +223,9 @@ def test_the_benchmark_gives_raw_samples(
         "5",
     )
     result = json.loads(done.stdout)
-    assert (result["bytes_in"], result["bytes_out"], len(result["samples_ns"])) == (
-        150_528,
-        588 * 10 * 4,
-        5,
-    )
+    assert result["bytes_in"] == 150_528
+    assert result["bytes_out"] == 588 * 10 * 4
+    assert len(result["samples_ns"]) == 5
 
 
 GUIDE = (ROOT / "docs" / "android.md").read_text(encoding="utf-8")
@@ -354,7 +354,9 @@ def test_the_guide_lists_every_code() -> None:
     )
     codes = set(re.findall(r'public static final String ([A-Z_]+) = "\1";', source))
     rows = re.findall(r"^\| `([A-Z_]+)` \| (yes|no) \|", GUIDE, re.MULTILINE)
-    assert codes and {code for code, _ in rows} == codes and len(rows) == len(codes)
+    assert codes
+    assert {code for code, _ in rows} == codes
+    assert len(rows) == len(codes)
     for code, retry in rows:
         made = set(
             re.findall(
@@ -388,7 +390,8 @@ def test_the_server_and_the_library_agree() -> None:
         fault.name: fault.value for fault in ConnectionFault
     }
     version = re.search(r'VERSION = "(.*?)"', source("PocketServe.java"))
-    assert version is not None and version[1] == pocketserve_wire.__version__
+    assert version is not None
+    assert version[1] == pocketserve_wire.__version__
 
 
 def test_the_build_steps_are_commands(

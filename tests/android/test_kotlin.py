@@ -1,4 +1,4 @@
-"""Compile every Kotlin example of the guides and run it with a live server."""
+"""Compile and run every Kotlin example of the guides."""
 
 from __future__ import annotations
 
@@ -100,6 +100,18 @@ fun main(given: Array<String>) = runBlocking<Unit> {
 """
 
 
+def write_examples(folder: Path) -> list[Path]:
+    """Write the examples and the program that runs them."""
+    sources = []
+    for number, (guide, code) in enumerate(EXAMPLES):
+        file = folder / f"{guide.replace('-', '_')}{number}.kt"
+        file.write_text(code, "utf-8")
+        sources.append(file)
+    program = folder / "Main.kt"
+    program.write_text(PROGRAM, "utf-8")
+    return [*sources, program]
+
+
 @pytest.fixture(scope="module")
 def compiled(
     toolchain: Any,
@@ -112,29 +124,20 @@ def compiled(
     folder = tmp_path_factory.mktemp("kotlin")
     build = SCRIPT.Build(toolchain, folder / "library")
     library = build.library()
-    camera, view = folder / "camera", folder / "view"
-    (folder / "TextView.java").write_text(TEXT_VIEW)
-    for stubs, java in (
-        (camera, sorted((KTX / "test").rglob("*.java"))),
-        (view, [folder / "TextView.java"]),
-    ):
-        subprocess.run([toolchain.javac, "-d", stubs, *java], check=True, timeout=120)
-    sources = [
-        folder / f"{guide.replace('-', '_')}{number}.kt"
-        for number, (guide, _) in enumerate(EXAMPLES)
-    ]
-    for file, (_, code) in zip(sources, EXAMPLES, strict=True):
-        file.write_text(code, "utf-8")
-    sources.append(folder / "Main.kt")
-    sources[-1].write_text(PROGRAM, "utf-8")
-    sources += generate(server, "kotlin", folder / "generated", ("digits", "petals"))
+    camera = folder / "camera"
+    view = folder / "view"
+    text_view = folder / "TextView.java"
+    text_view.write_text(TEXT_VIEW)
+    stubs = {camera: sorted((KTX / "test").rglob("*.java")), view: [text_view]}
+    for classes, java in stubs.items():
+        subprocess.run([toolchain.javac, "-d", classes, *java], check=True, timeout=120)
+
+    generated = generate(server, "kotlin", folder / "generated", ("digits", "petals"))
+    sources = [*write_examples(folder), *generated]
     libraries = [library, build.ktx(library)]
     # Android's classes come first, so only CameraX's stand-ins are used.
-    kotlinc(
-        sources,
-        os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera))),
-        folder / "classes",
-    )
+    path = os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera)))
+    kotlinc(sources, path, folder / "classes")
     parts = [
         folder / "classes",
         *libraries,
@@ -147,7 +150,8 @@ def compiled(
 
 
 def test_every_example_compiles(compiled: tuple[Path, str]) -> None:
-    assert len(EXAMPLES) >= 2 and (compiled[0] / "MainKt.class").exists()
+    assert len(EXAMPLES) >= 2
+    assert (compiled[0] / "MainKt.class").exists()
 
 
 def test_the_examples_run(
@@ -182,7 +186,5 @@ def test_the_examples_run(
         assert re.fullmatch(r"\d+: 7 \([\d.]+ %\)", seen), done
         assert typed == "true LABEL_7" and float(petal) == pytest.approx(width), done
     assert lines[10] == "cancelled"
-    assert (
-        lines[11].startswith("this client was closed")
-        and lines[12] == "Start the server in Termux"
-    )
+    assert lines[11].startswith("this client was closed")
+    assert lines[12] == "Start the server in Termux"

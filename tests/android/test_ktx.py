@@ -1,4 +1,4 @@
-"""Compile the library for Kotlin as for an app, and run it with a live server."""
+"""Compile and run the library for Kotlin as an app would."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def built(
 ) -> Built:
     """Build the libraries and a program that uses them."""
     folder = tmp_path_factory.mktemp("ktx")
-    build, stubs = SCRIPT.Build(toolchain, folder), folder / "stubs"
+    build = SCRIPT.Build(toolchain, folder)
+    stubs = folder / "stubs"
     library = build.library()
     libraries = [library, build.ktx(library)]
     java8 = ["-source", "8", "-target", "8", "-Xlint:-options"]
@@ -334,10 +335,12 @@ def test_only_the_first_and_the_newest_of_ten_frames_are_sent(
 ) -> None:
     """Nine frames arrive during the first request: the server gets two."""
     talk = dialog("newest", transport)
-    before, queue = held.answered, held.model.queue
+    before = held.answered
+    queue = held.model.queue
     until(lambda: queue.waiting == 1)
     talk.say("more")
-    assert talk.hear() == "given" and queue.waiting == 1
+    assert talk.hear() == "given"
+    assert queue.waiting == 1
     held.model.go()
     assert [talk.hear(), talk.hear()] == ["answer 0 7", "answer 9 7"]
     talk.say("end")
@@ -355,7 +358,8 @@ def test_a_cancelled_coroutine_cancels_its_request(
 ) -> None:
     """The model is still busy. HTTP doesn't detect that the client has gone."""
     talk = dialog(what, transport)
-    before, queue = held.answered, held.model.queue
+    before = held.answered
+    queue = held.model.queue
     until(lambda: queue.waiting == 1)
     talk.say("cancel")
     assert [talk.hear(), talk.hear()] == ["cancelled", "over"]

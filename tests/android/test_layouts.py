@@ -62,7 +62,8 @@ VIEWS = views()
 
 
 def test_there_are_screens() -> None:
-    assert len(LAYOUTS) == 4 and len(VIEWS) > 40
+    assert len(LAYOUTS) == 4
+    assert len(VIEWS) > 40
 
 
 def test_every_text_can_be_translated() -> None:
@@ -95,9 +96,8 @@ def test_positions_use_start_and_end_instead_of_left_and_right() -> None:
         ), (file, view, sides)
     manifest = ElementTree.parse(SAMPLE / "AndroidManifest.xml")
     application = manifest.find("application")
-    assert (
-        application is not None and application.get(f"{ANDROID}supportsRtl") == "true"
-    )
+    assert application is not None
+    assert application.get(f"{ANDROID}supportsRtl") == "true"
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ def programs(
     Each also prints the text that it contains.
     """
     folder = tmp_path_factory.mktemp("page")
-    java, kotlin = folder / "java", folder / "kotlin"
+    java = folder / "java"
+    kotlin = folder / "kotlin"
     java.mkdir()
     kotlin.mkdir()
     for name, texts in shown(server.url, folder / "web").items():
@@ -168,6 +169,5 @@ def test_the_pages_code_runs(
         said[name] = done.stdout.split("\n")
     assert json.loads(said["File"][0])[0]["label"] == "7"
     assert json.loads(said["Json"][0])[0]["unit"] == "cm"
-    assert said["Text"][0] == "INVALID_PARAMETER" and json.loads(said["Text"][1]) == [
-        HOSTILE
-    ]
+    assert said["Text"][0] == "INVALID_PARAMETER"
+    assert json.loads(said["Text"][1]) == [HOSTILE]

@@ -1,4 +1,4 @@
-"""Run the library's half of pairing on this JVM, with the shared vectors."""
+"""Run the library's half of pairing with the shared vectors."""
 
 from __future__ import annotations
 

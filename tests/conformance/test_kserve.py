@@ -96,7 +96,8 @@ def test_v2_infer(
         assert ("inference-header-content-length" in seen) is binary_out
         (output,) = answer.outputs
         scores = output.as_numpy()
-        assert scores.shape == (1, 10) and scores.argmax() == 0
+        assert scores.shape == (1, 10)
+        assert scores.argmax() == 0
         assert "content-encoding" not in seen
 
     run("v2", work)

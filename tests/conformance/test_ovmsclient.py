@@ -37,19 +37,19 @@ def client(open_server: Server) -> Iterator[Any]:
 
 def test_predict(client: Any, digit: Array) -> None:
     scores = client.predict({"image": digit}, "digits")
-    assert scores.shape == (1, 10) and scores.argmax() == 0
+    assert scores.shape == (1, 10)
+    assert scores.argmax() == 0
     width = client.predict({"features": [[5.1, 3.5, 1.4]]}, "petals", 0)
-    assert width.shape == (1, 1) and width[0, 0] == pytest.approx(0.2, abs=0.2)
+    assert width.shape == (1, 1)
+    assert width[0, 0] == pytest.approx(0.2, abs=0.2)
 
 
 def test_status(client: Any) -> None:
     found = client.get_model_status("digits")
     assert set(found) == {0}
-    assert (found[0]["state"], found[0]["error_code"], found[0]["error_message"]) == (
-        "AVAILABLE",
-        0,
-        "",
-    )
+    assert found[0]["state"] == "AVAILABLE"
+    assert found[0]["error_code"] == 0
+    assert found[0]["error_message"] == ""
 
 
 def test_metadata(client: Any) -> None:

@@ -62,8 +62,10 @@ def image(values: Array, *, binary: bool = True) -> list[Any]:
 def scores(client: Any, digit: Array) -> Array:
     """Return the digit's scores by the simplest call."""
     found = client.infer("digits", image(digit)).as_numpy("scores")
-    assert found.dtype == np.float32 and found.shape == (1, 10)
-    assert found.argmax() == 0 and found.sum() == pytest.approx(1, abs=1e-4)
+    assert found.dtype == np.float32
+    assert found.shape == (1, 10)
+    assert found.argmax() == 0
+    assert found.sum() == pytest.approx(1, abs=1e-4)
     return found
 
 
@@ -81,7 +83,8 @@ def test_health(client: Any) -> None:
 
 def test_server_metadata(client: Any, new_server: StartServer) -> None:
     metadata = client.get_server_metadata()
-    assert metadata["name"] == "pocketserve" and metadata["version"]
+    assert metadata["name"] == "pocketserve"
+    assert metadata["version"]
     assert {
         "binary_tensor_data",
         "classification",
@@ -95,7 +98,8 @@ def test_server_metadata(client: Any, new_server: StartServer) -> None:
 
 def test_model_metadata(client: Any) -> None:
     metadata = client.get_model_metadata("digits")
-    assert metadata["name"] == "digits" and metadata["platform"] == "tensorflow_lite"
+    assert metadata["name"] == "digits"
+    assert metadata["platform"] == "tensorflow_lite"
     assert {"torch", "tflite", "tflite-int8"} <= set(metadata["versions"])
     assert metadata["inputs"] == [
         {"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}
@@ -111,19 +115,16 @@ def test_model_metadata(client: Any) -> None:
 
 def test_model_config(client: Any) -> None:
     config = client.get_model_config("digits", "tflite")
-    assert (
-        config["name"] == "digits"
-        and config["max_batch_size"] >= 8
-        and "dynamic_batching" in config
-    )
+    assert config["name"] == "digits"
+    assert config["max_batch_size"] >= 8
+    assert "dynamic_batching" in config
     [given] = config["input"]
-    assert (given["data_type"], given["dims"], given["format"]) == (
-        "TYPE_FP32",
-        [8, 8, 1],
-        "FORMAT_NHWC",
-    )
+    assert given["data_type"] == "TYPE_FP32"
+    assert given["dims"] == [8, 8, 1]
+    assert given["format"] == "FORMAT_NHWC"
     [answered] = config["output"]
-    assert (answered["dims"], answered["label_filename"]) == ([10], "labels.txt")
+    assert answered["dims"] == [10]
+    assert answered["label_filename"] == "labels.txt"
 
 
 def test_unsupported_features_are_explained(
@@ -171,8 +172,10 @@ def test_binary_and_json(
     in_json = "data" in result.get_output("scores")
     assert in_json is (binary_out is False)
     answer = result.get_response()
-    assert answer["model_name"] == "digits" and answer["model_version"] == "tflite"
-    assert result.get_output("nobody") is None and result.as_numpy("nobody") is None
+    assert answer["model_name"] == "digits"
+    assert answer["model_version"] == "tflite"
+    assert result.get_output("nobody") is None
+    assert result.as_numpy("nobody") is None
 
 
 def test_batches(client: Any, digit: Array, scores: Array) -> None:
@@ -216,9 +219,8 @@ def test_classification(
         assert found.shape == (2, 3)
         best = found[0, 0].decode() if isinstance(found[0, 0], bytes) else found[0, 0]
         value, index, label = best.split(":")
-        assert (index, label) == ("0", "0") and float(value) == pytest.approx(
-            scores.max(), abs=1e-6
-        )
+        assert (index, label) == ("0", "0")
+        assert float(value) == pytest.approx(scores.max(), abs=1e-6)
 
 
 def test_ids_and_parameters(client: Any, digit: Array) -> None:
@@ -289,7 +291,8 @@ def test_texts(odd_server: Server, http: ModuleType) -> None:
 def test_several_inputs_by_their_names(
     odd_server: Server, flags: tuple[bool, bool]
 ) -> None:
-    a, b = np.array([5, 7], np.float32), np.array([1, 2], np.float32)
+    a = np.array([5, 7], np.float32)
+    b = np.array([1, 2], np.float32)
     inputs = [
         tensor("b", b, "FP32", binary=flags[1]),
         tensor("a", a, "FP32", binary=flags[0]),
@@ -372,66 +375,62 @@ def test_empty_input(odd_server: Server) -> None:
 # --- Faults
 
 
-def test_errors(client: Any, http: ModuleType, digit: Array) -> None:
+UNKNOWN_MODEL = "Request for unknown model"
+
+
+def check_error(call: Callable[[], Any], status: str, text: str) -> None:
+    """Check the status and the text of a failing call."""
     from tritonclient.utils import InferenceServerException
 
-    wrong_shape = image(np.zeros((1, 7, 8, 1), np.float32))
-    wrong_dtype = [tensor("image", digit.astype(np.float64), "FP64")]
-    wrong_name = [tensor("picture", digit, "FP32")]
-    wanted = [http.InferRequestedOutput("nobody")]
-    calls: list[tuple[Callable[[], Any], str, str]] = [
-        (
-            lambda: client.infer("nobody", image(digit)),
-            "404",
-            "Request for unknown model",
-        ),
-        (
-            lambda: client.get_model_metadata("nobody"),
-            "404",
-            "Request for unknown model",
-        ),
-        (lambda: client.get_model_config("nobody"), "404", "Request for unknown model"),
-        (
-            lambda: client.infer("digits", image(digit), model_version="9"),
-            "404",
-            "Request for unknown model",
-        ),
-        (lambda: client.get_inference_statistics("nobody"), "404", "nobody"),
-        (lambda: client.load_model("nobody"), "404", "failed to load"),
-        (
-            lambda: client.infer("digits", wrong_shape),
-            "400",
-            "expected shape [-1, 8, 8, 1], got [1, 7, 8, 1]",
-        ),
-        (
-            lambda: client.infer("digits", wrong_dtype),
-            "400",
-            "expected datatype FP32, got FP64",
-        ),
-        (
-            lambda: client.infer("digits", wrong_name),
-            "400",
-            "unexpected inference input 'picture'",
-        ),
-        (
-            lambda: client.infer("digits", image(digit), outputs=wanted),
-            "400",
-            "unexpected inference output",
-        ),
-        (lambda: client.infer("digits", []), "400", "image"),
-        (lambda: client.get_trace_settings(), "501", "not traced"),
-    ]
-    for call, status, text in calls:
-        with pytest.raises(InferenceServerException) as caught:
-            call()
-        assert caught.value.status() == status, str(caught.value)
-        assert text in caught.value.message()
-        assert str(caught.value).startswith(f"[{status}] ")
-    with pytest.raises(InferenceServerException, match=r"Request for unknown model"):
-        client.async_infer("nobody", image(digit)).get_result(timeout=30)
     with pytest.raises(InferenceServerException) as caught:
-        client.infer("nobody", image(digit))
-    assert caught.value.message().startswith("Request for unknown model")
+        call()
+    assert caught.value.status() == status, str(caught.value)
+    assert text in caught.value.message()
+    assert str(caught.value).startswith(f"[{status}] ")
+
+
+def test_unknown_names_are_errors(client: Any, digit: Array) -> None:
+    from tritonclient.utils import InferenceServerException
+
+    inputs = image(digit)
+    check_error(lambda: client.infer("nobody", inputs), "404", UNKNOWN_MODEL)
+    check_error(lambda: client.get_model_metadata("nobody"), "404", UNKNOWN_MODEL)
+    check_error(lambda: client.get_model_config("nobody"), "404", UNKNOWN_MODEL)
+    check_error(
+        lambda: client.infer("digits", inputs, model_version="9"), "404", UNKNOWN_MODEL
+    )
+    check_error(lambda: client.get_inference_statistics("nobody"), "404", "nobody")
+    check_error(lambda: client.load_model("nobody"), "404", "failed to load")
+    with pytest.raises(InferenceServerException, match=r"Request for unknown model"):
+        client.async_infer("nobody", inputs).get_result(timeout=30)
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("nobody", inputs)
+    assert caught.value.message().startswith(UNKNOWN_MODEL)
+
+
+def test_mismatched_tensors_are_errors(
+    client: Any, http: ModuleType, digit: Array
+) -> None:
+    wrong_shape = image(np.zeros((1, 7, 8, 1), np.float32))
+    shapes = "expected shape [-1, 8, 8, 1], got [1, 7, 8, 1]"
+    check_error(lambda: client.infer("digits", wrong_shape), "400", shapes)
+    wrong_dtype = [tensor("image", digit.astype(np.float64), "FP64")]
+    dtypes = "expected datatype FP32, got FP64"
+    check_error(lambda: client.infer("digits", wrong_dtype), "400", dtypes)
+    wrong_name = [tensor("picture", digit, "FP32")]
+    names = "unexpected inference input 'picture'"
+    check_error(lambda: client.infer("digits", wrong_name), "400", names)
+    unknown = [http.InferRequestedOutput("nobody")]
+    check_error(
+        lambda: client.infer("digits", image(digit), outputs=unknown),
+        "400",
+        "unexpected inference output",
+    )
+    check_error(lambda: client.infer("digits", []), "400", "image")
+
+
+def test_trace_settings_are_not_supported(client: Any) -> None:
+    check_error(lambda: client.get_trace_settings(), "501", "not traced")
 
 
 def test_a_file_that_cannot_be_served(odd_server: Server) -> None:
@@ -450,7 +449,8 @@ def test_a_file_that_cannot_be_served(odd_server: Server) -> None:
             for entry in client.get_model_repository_index()
             if entry["name"] == "complex"
         ]
-        assert entry["state"] == "UNAVAILABLE" and "complex64" in entry["reason"]
+        assert entry["state"] == "UNAVAILABLE"
+        assert "complex64" in entry["reason"]
 
 
 def test_configurations_from_the_network_are_refused(client: Any) -> None:
@@ -473,7 +473,8 @@ def test_token_as_a_header(
 
     headers = {"Authorization": f"Bearer {server.token}"}
     with http.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
-        assert client.is_server_live() and client.is_server_ready()
+        assert client.is_server_live()
+        assert client.is_server_ready()
         found = client.infer("digits", image(digit), headers=headers).as_numpy("scores")
         np.testing.assert_array_equal(found, scores)
         # The client keeps its own headers in that dict; later calls must not break.
@@ -523,7 +524,8 @@ def test_repository(new_server: StartServer, digit: Array) -> None:
             for entry in client.get_model_repository_index()
             if entry["name"] == "digits"
         )
-        assert (stopped["state"], stopped["reason"]) == ("UNAVAILABLE", "unloaded")
+        assert stopped["state"] == "UNAVAILABLE"
+        assert stopped["reason"] == "unloaded"
         with pytest.raises(InferenceServerException) as caught:
             client.infer("digits", image(digit))
         assert caught.value.status() == "404"
@@ -548,10 +550,13 @@ def test_statistics_are_true(new_server: StartServer, digit: Array) -> None:
         with pytest.raises(InferenceServerException):
             client.infer("digits", image(digit[:, :4]))
         (entry,) = client.get_inference_statistics("digits", "tflite")["model_stats"]
-        assert (entry["name"], entry["version"]) == ("digits", "tflite")
-        assert (entry["inference_count"], entry["execution_count"]) == (4, 2)
+        assert entry["name"] == "digits"
+        assert entry["version"] == "tflite"
+        assert entry["inference_count"] == 4
+        assert entry["execution_count"] == 2
         phases = entry["inference_stats"]
-        assert (phases["success"]["count"], phases["fail"]["count"]) == (2, 1)
+        assert phases["success"]["count"] == 2
+        assert phases["fail"]["count"] == 1
         assert all(
             phases[key]["count"] == 2
             for key in ("queue", "compute_input", "compute_infer", "compute_output")
@@ -569,7 +574,8 @@ def test_statistics_are_true(new_server: StartServer, digit: Array) -> None:
             "petals", [tensor("features", np.ones((2, 3), np.float32), "FP32")]
         )
         (only,) = client.get_inference_statistics("petals")["model_stats"]
-        assert (only["inference_count"], only["execution_count"]) == (2, 1)
+        assert only["inference_count"] == 2
+        assert only["execution_count"] == 1
 
 
 # --- The asyncio client
@@ -597,7 +603,8 @@ def run(server: Server, work: Callable[[Any], Awaitable[None]]) -> None:
 @forgetful
 def test_aio_describes(server: Server) -> None:
     async def work(client: Any) -> None:
-        assert await client.is_server_live() and await client.is_server_ready()
+        assert await client.is_server_live()
+        assert await client.is_server_ready()
         assert await client.is_model_ready("digits")
         assert not await client.is_model_ready("nobody")
         assert (await client.get_server_metadata())["name"] == "pocketserve"

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-ROWS, FEATURES, TEST_ROWS = 90, 4, 5
+ROWS = 90
+FEATURES = 4
+TEST_ROWS = 5
 CLASSES = {
     "integers": (10, 20, 30),
     "from one": (1, 2, 3),
@@ -82,7 +84,9 @@ def _pair() -> list[tuple[str, Any]]:
     return [("logistic", _logistic()), ("bayes", GaussianNB())]
 
 
-_LINEAR, _SVM, _ENSEMBLE = "sklearn.linear_model", "sklearn.svm", "sklearn.ensemble"
+_LINEAR = "sklearn.linear_model"
+_SVM = "sklearn.svm"
+_ENSEMBLE = "sklearn.ensemble"
 _FEW = {"n_estimators": 3, "random_state": 0}
 _CLASSIFIERS = (
     Estimator("LogisticRegression", _LINEAR, {}),
@@ -237,7 +241,8 @@ def named_columns() -> tuple[bytes, Any, list[list[Any]]]:
     model = make_pipeline(columns, _logistic()).fit(
         cells, np.array(CLASSES["texts"])[numbers]
     )
-    number, text = FloatTensorType([None, 1]), StringTensorType([None, 1])
+    number = FloatTensorType([None, 1])
+    text = StringTensorType([None, 1])
     types = [("age", number), ("city", text), ("pay", number)]
     options = {id(model): {"zipmap": False}}
     content = to_onnx(

@@ -237,6 +237,29 @@ def is_visible(model: Export, result: Any, at: int, size: tuple[int, int]) -> bo
     return bool(right - left > 0.1 and bottom - top > 0.1)
 
 
+def has_same_corners(result: Any, at: int, entry: dict[str, Any]) -> bool:
+    """Compare the corners of a rotated box in any order."""
+    own = result.obb.xyxyxyxy[at].numpy().reshape(4, 2)
+    corners = np.array([[point["x"], point["y"]] for point in entry["corners"]])
+    order = [sorted(points.tolist()) for points in (own, corners)]
+    return bool(np.allclose(*order, atol=0.75))
+
+
+def has_same_points(
+    result: Any, at: int, entry: dict[str, Any], size: tuple[int, int]
+) -> bool:
+    """Compare the points of a person and their scores."""
+    own = result.keypoints.data[at].numpy()
+    points = np.array(
+        [[point["x"], point["y"], point["score"]] for point in entry["keypoints"]]
+    )
+    # Ultralytics clips points at the picture's edges.
+    inside = np.clip(points[:, :2], 0, np.array(size))
+    if not np.allclose(own[:, :2], inside, atol=0.75):
+        return False
+    return bool(np.allclose(own[:, 2], points[:, 2], atol=0.01))
+
+
 def is_same(
     model: Export,
     result: Any,
@@ -252,27 +275,14 @@ def is_same(
     if abs(float(scores[at]) - entry["score"]) > 2e-3:
         return False
     if model.task == "obb":
-        own = result.obb.xyxyxyxy[at].numpy().reshape(4, 2)
-        corners = np.array([[point["x"], point["y"]] for point in entry["corners"]])
-        order = [sorted(points.tolist()) for points in (own, corners)]
-        return bool(np.allclose(*order, atol=0.75))
-    left, top, right, bottom = result.boxes.xyxy[at].tolist()
+        return has_same_corners(result, at, entry)
+    corners = result.boxes.xyxy[at].tolist()
     box = entry["box"]
     ends = [box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]]
-    if not np.allclose([left, top, right, bottom], ends, atol=0.75):
+    if not np.allclose(corners, ends, atol=0.75):
         return False
     if model.task == "pose":
-        own = result.keypoints.data[at].numpy()
-        points = np.array(
-            [[point["x"], point["y"], point["score"]] for point in entry["keypoints"]]
-        )
-        inside = np.clip(
-            points[:, :2], 0, np.array(size)
-        )  # Ultralytics clips points at the picture's edges
-        return bool(
-            np.allclose(own[:, :2], inside, atol=0.75)
-            and np.allclose(own[:, 2], points[:, 2], atol=0.01)
-        )
+        return has_same_points(result, at, entry, size)
     return True
 
 

@@ -30,7 +30,8 @@ from pocketserve.terminal.local import open_local
 pytestmark = [pytest.mark.families, pytest.mark.filterwarnings("ignore")]
 
 TOLERANCE = 1e-4
-CLASSIFICATION, REGRESSION = "tabular-classification", "tabular-regression"
+CLASSIFICATION = "tabular-classification"
+REGRESSION = "tabular-regression"
 
 
 @dataclass(frozen=True)

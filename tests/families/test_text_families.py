@@ -83,10 +83,8 @@ def test_embedders(tmp_path: Path, served: Any, name: str) -> None:
     documents = list(TEXTS[1:])
     compared = server.ask("m", {"query": TEXTS[0], "texts": documents})
     scores = {entry["index"]: entry["score"] for entry in compared}
-    query, vectors = (
-        sentences.encode_query([TEXTS[0]]),
-        sentences.encode_document(documents),
-    )
+    query = sentences.encode_query([TEXTS[0]])
+    vectors = sentences.encode_document(documents)
     similarities = sentences.similarity(query, vectors)[0].tolist()
     assert [scores[index] for index in range(len(documents))] == pytest.approx(
         similarities, rel=1e-4, abs=1e-4

@@ -35,11 +35,9 @@ pytestmark = [
 ]
 
 TRANSFORMERS = "transformers"
-CLASSIFICATION, DETECTION, SEGMENTATION = (
-    "image-classification",
-    "object-detection",
-    "image-segmentation",
-)
+CLASSIFICATION = "image-classification"
+DETECTION = "object-detection"
+SEGMENTATION = "image-segmentation"
 TINY_VIT = {
     **{
         "hidden_size": 32,
@@ -508,7 +506,8 @@ def spread_logits(model: Any, batches: list[dict[str, Any]], class_axis: int) ->
             logits = torch.movedim(model(**batch).logits, class_axis, -1)
             rows.append(logits.reshape(-1, logits.shape[-1]))
     every_row = torch.cat(rows)
-    mean, deviation = every_row.mean(dim=0), every_row.std(dim=0) + 1e-9
+    mean = every_row.mean(dim=0)
+    deviation = every_row.std(dim=0) + 1e-9
     plain = model.forward
 
     def forward(*arguments: Any, **options: Any) -> Any:
@@ -739,27 +738,9 @@ def test_a_segmenter_answers_as_its_processor(
         assert shares == pytest.approx(expected, abs=2 / classes.size)
 
 
-@pytest.mark.parametrize("name", TIMM)
-def test_a_timm_classifier_answers_as_its_transform(
-    name: str, family_server: Server, models: Path
-) -> None:
-    import timm
+def spread_module(model: Any, mean: Any, deviation: Any) -> Any:
+    """Return a module that shifts and scales the model's logits."""
     import torch
-    from timm.models import save_for_hf
-
-    torch.manual_seed(0)
-    options = {"img_size": 64} if name.startswith("vit") else {}
-    model = timm.create_model(
-        name, pretrained=False, num_classes=len(LABELS), **options
-    ).eval()
-    reinitialise(model)
-    data = timm.data.resolve_data_config({"input_size": TIMM[name]}, model=model)
-    transform = timm.data.create_transform(**data)
-    files = pictures()
-    with torch.no_grad():
-        batch = torch.stack([transform(open_picture(file)) for file in files])
-        logits = model(batch)
-    mean, deviation = logits.mean(dim=0), logits.std(dim=0) + 1e-9
 
     class Spread(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not typed here
         def __init__(self) -> None:
@@ -769,30 +750,58 @@ def test_a_timm_classifier_answers_as_its_transform(
         def forward(self, x: Any) -> Any:
             return (self.inner(x) - mean) / deviation
 
+    return Spread()
+
+
+def build_timm(name: str) -> tuple[Any, dict[str, Any]]:
+    """Return a random model of timm, and its data configuration."""
+    import timm
+
+    options = {}
+    if name.startswith("vit"):
+        options = {"img_size": 64}
+    model = timm.create_model(
+        name, pretrained=False, num_classes=len(LABELS), **options
+    ).eval()
+    reinitialise(model)
+    data = timm.data.resolve_data_config({"input_size": TIMM[name]}, model=model)
+    return model, data
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_a_timm_classifier_answers_as_its_transform(
+    name: str, family_server: Server, models: Path
+) -> None:
+    import timm
+    import torch
+    from timm.models import save_for_hf
+
+    torch.manual_seed(0)
+    model, data = build_timm(name)
+    transform = timm.data.create_transform(**data)
+    files = pictures()
+    with torch.no_grad():
+        batch = torch.stack([transform(open_picture(file)) for file in files])
+        logits = model(batch)
+    mean = logits.mean(dim=0)
+    deviation = logits.std(dim=0) + 1e-9
+
     def write(folder: Path) -> None:
-        save_for_hf(
-            model,
-            folder,
-            model_config={"label_names": list(LABELS), "pretrained_cfg": data},
-        )
+        config = {"label_names": list(LABELS), "pretrained_cfg": data}
+        save_for_hf(model, folder, model_config=config)
         for weights in (*folder.glob("*.safetensors"), *folder.glob("*.bin")):
             weights.unlink()
+        module = spread_module(model, mean, deviation)
+        example = {"x": torch.rand(1, *TIMM[name])}
         free = {"x": {0: "batch"}}
-        export_to_onnx(
-            Spread(),
-            folder / "model.onnx",
-            {"x": torch.rand(1, *TIMM[name])},
-            ["logits"],
-            free,
-        )
+        export_to_onnx(module, folder / "model.onnx", example, ["logits"], free)
 
     served = ServedFamily(family_server, models, f"timm-{name}", write)
     scores = torch.softmax((logits - mean) / deviation, dim=1).numpy()
     for file, row in zip(files, scores, strict=True):
         answer = served.ask(file)
         assert answer["task"] == CLASSIFICATION
-        expected = [
-            {"label": LABELS[number], "score": float(row[number])}
-            for number in np.argsort(-row)
-        ]
+        expected = []
+        for number in np.argsort(-row):
+            expected.append({"label": LABELS[number], "score": float(row[number])})
         assert_same_scores(answer["predictions"], expected)

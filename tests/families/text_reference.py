@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TRANSFORMERS, SENTENCES = "transformers", "sentence-transformers"
+TRANSFORMERS = "transformers"
+SENTENCES = "sentence-transformers"
 
 CORPUS = (
     "the film was good and the song was great",

@@ -166,37 +166,40 @@ SCHEMA = {"type": "json_schema", "json_schema": {"schema": NESTED}}
 FUNCTION = {"name": "f", "parameters": {"properties": {"x": NESTED}}}
 
 
+BAD_FIELDS = [
+    ({"messages": []}, "'messages'"),
+    ({"messages": [calling({})]}, "tool_calls[0]"),
+    ({"messages": [calling({"function": {"name": 1}})]}, "function.name"),
+    ({"messages": [calling({"function": {"name": "f"}})]}, "function.arguments"),
+    ({"response_format": SCHEMA}, "json_schema.schema.pattern"),
+    ({"tools": [{"type": "function", "function": FUNCTION}]}, "x.pattern"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+    ({"temperature": -1}, "'temperature' must be a number from 0 to 2"),
+    ({"temperature": "hot"}, "'temperature'"),
+    ({"top_p": 5}, "'top_p'"),
+    ({"n": 2}, "'n' must be 1"),
+    ({"max_tokens": 0}, "'max_tokens'"),
+    ({"max_tokens": 1.5}, "'max_tokens'"),
+    ({"top_logprobs": 21, "logprobs": True}, "'top_logprobs'"),
+    ({"top_logprobs": 2}, "needs logprobs"),
+    ({"n_probs": 100_000_000}, "unknown field 'n_probs'"),
+    ({"stop": ["x"] * 17}, "'stop'"),
+    ({"stop": [""]}, "'stop'"),
+    ({"seed": -1}, "'seed'"),
+    ({"logit_bias": {"a": 1}}, "'logit_bias'"),
+    ({"tools": [{"type": "robot"}]}, "tools[0]"),
+    ({"response_format": {"type": "poem"}}, "response_format.type"),
+    ({"stream_options": {"x": True}}, "stream_options.x"),
+    ({"stream": "yes"}, "'stream' must be true or false"),
+    ({"model": 1}, "'model' must be a text"),
+]
+
+
 @pytest.mark.parametrize(
     ("fields", "part"),
-    [
-        ({"messages": []}, "'messages'"),
-        ({"messages": [calling({})]}, "tool_calls[0]"),
-        ({"messages": [calling({"function": {"name": 1}})]}, "function.name"),
-        ({"messages": [calling({"function": {"name": "f"}})]}, "function.arguments"),
-        ({"response_format": SCHEMA}, "json_schema.schema.pattern"),
-        ({"tools": [{"type": "function", "function": FUNCTION}]}, "x.pattern"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
-        ({"temperature": -1}, "'temperature' must be a number from 0 to 2"),
-        ({"temperature": "hot"}, "'temperature'"),
-        ({"top_p": 5}, "'top_p'"),
-        ({"n": 2}, "'n' must be 1"),
-        ({"max_tokens": 0}, "'max_tokens'"),
-        ({"max_tokens": 1.5}, "'max_tokens'"),
-        ({"top_logprobs": 21, "logprobs": True}, "'top_logprobs'"),
-        ({"top_logprobs": 2}, "needs logprobs"),
-        ({"n_probs": 100_000_000}, "unknown field 'n_probs'"),
-        ({"stop": ["x"] * 17}, "'stop'"),
-        ({"stop": [""]}, "'stop'"),
-        ({"seed": -1}, "'seed'"),
-        ({"logit_bias": {"a": 1}}, "'logit_bias'"),
-        ({"tools": [{"type": "robot"}]}, "tools[0]"),
-        ({"response_format": {"type": "poem"}}, "response_format.type"),
-        ({"stream_options": {"x": True}}, "stream_options.x"),
-        ({"stream": "yes"}, "'stream' must be true or false"),
-        ({"model": 1}, "'model' must be a text"),
-    ],
+    BAD_FIELDS,
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_fields_are_refused_by_name(
@@ -270,7 +273,8 @@ def test_a_disconnected_client_frees_the_model(llm_server: Server) -> None:
 def test_triton_generates_whole_and_in_parts(llm_server: Server) -> None:
     body = {"text_input": "Hi", "parameters": {"max_tokens": 8, "temperature": 0}}
     whole = ask(llm_server, "/v2/models/plain/generate", **body).json()
-    assert (whole["model_name"], whole["model_version"]) == ("plain", "gguf")
+    assert whole["model_name"] == "plain"
+    assert whole["model_version"] == "gguf"
     path = "/v2/models/plain/versions/gguf/generate_stream"
     answer = ask(llm_server, path, **body)
     assert answer.headers["Content-Type"] == "text/event-stream"
@@ -305,7 +309,8 @@ def test_models_are_listed_for_every_client(llm_server: Server) -> None:
     assert listed["models"] == ["embedder", "plain", "tiny"]
     assert [model["id"] for model in listed["data"]] == listed["models"]
     model = llm_server.call("GET", "/v1/models/tiny").json()
-    assert (model["id"], model["object"]) == ("tiny", "model")
+    assert model["id"] == "tiny"
+    assert model["object"] == "model"
     assert model["ready"]
     assert llm_server.call("GET", "/v1/models/none").status_code == 404
 

@@ -105,23 +105,26 @@ def test_answers_match_the_openapi_document(own) -> None:
     }
 
 
+MALFORMED_MESSAGES = [
+    (b"", "MALFORMED_JSON"),
+    (b"[]", "INVALID_REQUEST"),
+    (b"{}", "INVALID_REQUEST"),
+    (b'{"public": 5}', "INVALID_REQUEST"),
+    (b'{"public": "zz"}', "INVALID_REQUEST"),
+    (json.dumps({"public": "00" * 255}).encode(), "INVALID_REQUEST"),
+    (json.dumps({"public": "00" * 256}).encode(), "INVALID_REQUEST"),
+    (json.dumps({"public": "ff" * 256}).encode(), "INVALID_REQUEST"),
+    (json.dumps({"public": "01" * 256, "more": 1}).encode(), "INVALID_REQUEST"),
+    (
+        b" " * 5000,
+        "UNAUTHORIZED",
+    ),  # refused by its header: no client without the token may send as much
+]
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
-    [
-        (b"", "MALFORMED_JSON"),
-        (b"[]", "INVALID_REQUEST"),
-        (b"{}", "INVALID_REQUEST"),
-        (b'{"public": 5}', "INVALID_REQUEST"),
-        (b'{"public": "zz"}', "INVALID_REQUEST"),
-        (json.dumps({"public": "00" * 255}).encode(), "INVALID_REQUEST"),
-        (json.dumps({"public": "00" * 256}).encode(), "INVALID_REQUEST"),
-        (json.dumps({"public": "ff" * 256}).encode(), "INVALID_REQUEST"),
-        (json.dumps({"public": "01" * 256, "more": 1}).encode(), "INVALID_REQUEST"),
-        (
-            b" " * 5000,
-            "UNAUTHORIZED",
-        ),  # refused by its header: no client without the token may send as much
-    ],
+    MALFORMED_MESSAGES,
 )
 def test_malformed_first_messages_are_refused(own, body: bytes, code: str) -> None:
     with Client(own.url, own.token) as client:

@@ -86,32 +86,35 @@ def test_bad_starts_are_refused(path: Path, data: bytes, reason: str) -> None:
         read_gguf(path)
 
 
+BAD_VALUES = [
+    ({"llama__context_length": 0}, "context_length"),
+    ({"llama__context_length": 2**32 - 1}, "context_length"),
+    ({"llama__context_length": None}, "missing"),
+    ({"llama__context_length": -1}, "context_length"),
+    ({"llama__context_length": "512"}, "context_length"),
+    ({"llama__block_count": 2**31}, "block_count"),
+    ({"llama__block_count": 100_000}, "block_count"),
+    ({"llama__block_count": 0}, "block_count"),
+    ({"llama__embedding_length": 2**31}, "embedding_length"),
+    ({"llama__attention__head_count": 0}, "head_count"),
+    ({"llama__attention__head_count_kv": 7}, "don't divide"),
+    ({"llama__attention__head_count_kv": [1, 2, 2]}, "values for its layers"),
+    ({"general__architecture": None}, "architecture"),
+    ({"general__type": "adapter"}, "adapter"),
+    ({"general__type": "mmproj"}, "projector"),
+    ({"general__type": "vocab"}, "'vocab'"),
+    ({"split__count": 3}, "3 parts"),
+    ({"llama__pooling_type": 4}, "reranker"),
+    (
+        {"tokenizer__chat_template": "x" * (MAX_TEMPLATE_BYTES + 1)},
+        "chat template",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [
-        ({"llama__context_length": 0}, "context_length"),
-        ({"llama__context_length": 2**32 - 1}, "context_length"),
-        ({"llama__context_length": None}, "missing"),
-        ({"llama__context_length": -1}, "context_length"),
-        ({"llama__context_length": "512"}, "context_length"),
-        ({"llama__block_count": 2**31}, "block_count"),
-        ({"llama__block_count": 100_000}, "block_count"),
-        ({"llama__block_count": 0}, "block_count"),
-        ({"llama__embedding_length": 2**31}, "embedding_length"),
-        ({"llama__attention__head_count": 0}, "head_count"),
-        ({"llama__attention__head_count_kv": 7}, "don't divide"),
-        ({"llama__attention__head_count_kv": [1, 2, 2]}, "values for its layers"),
-        ({"general__architecture": None}, "architecture"),
-        ({"general__type": "adapter"}, "adapter"),
-        ({"general__type": "mmproj"}, "projector"),
-        ({"general__type": "vocab"}, "'vocab'"),
-        ({"split__count": 3}, "3 parts"),
-        ({"llama__pooling_type": 4}, "reranker"),
-        (
-            {"tokenizer__chat_template": "x" * (MAX_TEMPLATE_BYTES + 1)},
-            "chat template",
-        ),
-    ],
+    BAD_VALUES,
 )
 def test_values_out_of_range_are_refused(
     path: Path, changes: dict[str, object], reason: str

@@ -733,73 +733,68 @@ def test_clashing_output_names_are_told_apart(opened: Opener):
 TENSOR_TYPE = helper.make_tensor_type_proto(T.FLOAT, [2])
 
 
+UNSUPPORTED_TYPES = [
+    (
+        built(
+            [node("OptionalHasElement", ["x"], ["y"])],
+            [helper.make_value_info("x", helper.make_optional_type_proto(TENSOR_TYPE))],
+            [value("y", T.BOOL, [])],
+            opset=18,
+        ),
+        r"input 'x' is of type optional\(tensor\(float\)\), and only tensors can be sent",
+    ),
+    (
+        built(
+            [node("SequenceLength", ["x"], ["y"])],
+            [helper.make_tensor_sequence_value_info("x", T.FLOAT, None)],
+            [value("y", T.INT64, [])],
+        ),
+        r"input 'x' is of type seq\(tensor\(float\)\), and only",
+    ),
+    (
+        built(
+            [
+                node(
+                    "DictVectorizer",
+                    ["x"],
+                    ["y"],
+                    domain="ai.onnx.ml",
+                    int64_vocabulary=[1],
+                )
+            ],
+            [
+                helper.make_value_info(
+                    "x", helper.make_map_type_proto(T.INT64, TENSOR_TYPE)
+                )
+            ],
+            [value("y", T.FLOAT, None)],
+            ai_onnx_ml=3,
+        ),
+        r"input 'x' is of type map\(int64,tensor\(float\)\), and only",
+    ),
+    (
+        built(
+            [node("Optional", ["x"], ["y"])],
+            [value("x", T.FLOAT, [2])],
+            [helper.make_value_info("y", helper.make_optional_type_proto(TENSOR_TYPE))],
+            opset=18,
+        ),
+        r"output 'y' is of type optional\(tensor\(float\)\), which cannot be served",
+    ),
+    (
+        identity(T.FLOAT8E4M3FN, opset=19),
+        "tensor 'x' is of type float8e4m3fn, which cannot be served",
+    ),
+    (
+        identity(T.COMPLEX64),
+        "has a tensor of type complex64, which onnxruntime .* does not have",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [
-        (
-            built(
-                [node("OptionalHasElement", ["x"], ["y"])],
-                [
-                    helper.make_value_info(
-                        "x", helper.make_optional_type_proto(TENSOR_TYPE)
-                    )
-                ],
-                [value("y", T.BOOL, [])],
-                opset=18,
-            ),
-            r"input 'x' is of type optional\(tensor\(float\)\), and only tensors can be sent",
-        ),
-        (
-            built(
-                [node("SequenceLength", ["x"], ["y"])],
-                [helper.make_tensor_sequence_value_info("x", T.FLOAT, None)],
-                [value("y", T.INT64, [])],
-            ),
-            r"input 'x' is of type seq\(tensor\(float\)\), and only",
-        ),
-        (
-            built(
-                [
-                    node(
-                        "DictVectorizer",
-                        ["x"],
-                        ["y"],
-                        domain="ai.onnx.ml",
-                        int64_vocabulary=[1],
-                    )
-                ],
-                [
-                    helper.make_value_info(
-                        "x", helper.make_map_type_proto(T.INT64, TENSOR_TYPE)
-                    )
-                ],
-                [value("y", T.FLOAT, None)],
-                ai_onnx_ml=3,
-            ),
-            r"input 'x' is of type map\(int64,tensor\(float\)\), and only",
-        ),
-        (
-            built(
-                [node("Optional", ["x"], ["y"])],
-                [value("x", T.FLOAT, [2])],
-                [
-                    helper.make_value_info(
-                        "y", helper.make_optional_type_proto(TENSOR_TYPE)
-                    )
-                ],
-                opset=18,
-            ),
-            r"output 'y' is of type optional\(tensor\(float\)\), which cannot be served",
-        ),
-        (
-            identity(T.FLOAT8E4M3FN, opset=19),
-            "tensor 'x' is of type float8e4m3fn, which cannot be served",
-        ),
-        (
-            identity(T.COMPLEX64),
-            "has a tensor of type complex64, which onnxruntime .* does not have",
-        ),
-    ],
+    UNSUPPORTED_TYPES,
 )
 def test_unsupported_types_are_refused(opened: Opener, model: Any, reason: str):
     with pytest.raises(ModelLoadError, match=reason):

@@ -1,4 +1,4 @@
-"""Test the SavedModel runtime on generated and public models, and its file check."""
+"""Test the SavedModel runtime and its file check."""
 
 from __future__ import annotations
 

@@ -139,18 +139,21 @@ def test_no_array_is_reshaped(client: Client, model: str, shape: list[int]) -> N
     assert as_npy.reshape(-1).tolist() == array.reshape(-1).tolist()
 
 
+OTHER_SHAPES = [
+    *[("tokens", (2, 12)), ("tokens", (1, 2, 9)), ("tokens", (3, 6))],
+    *[("anything", (2, 9, 1, 1)), ("anything", (12,)), ("sequence", (2, 1, 5))],
+    *[
+        ("pictures", (4, 4, 3)),
+        ("pictures", (2, 3, 16)),
+        ("fixed", (3, 2)),
+        ("fixed", (2, 2, 3)),
+    ],
+]
+
+
 @pytest.mark.parametrize(
     ("model", "shape"),
-    [
-        *[("tokens", (2, 12)), ("tokens", (1, 2, 9)), ("tokens", (3, 6))],
-        *[("anything", (2, 9, 1, 1)), ("anything", (12,)), ("sequence", (2, 1, 5))],
-        *[
-            ("pictures", (4, 4, 3)),
-            ("pictures", (2, 3, 16)),
-            ("fixed", (3, 2)),
-            ("fixed", (2, 2, 3)),
-        ],
-    ],
+    OTHER_SHAPES,
 )
 def test_arrays_that_were_once_reshaped_are_refused(
     client: Client, model: str, shape: tuple[int, ...]

@@ -1019,18 +1019,21 @@ def oip_task(
     )
 
 
+BASE64_FORMS = [
+    oip_task([SEVEN_64.decode()], parameters={"content_type": "base64"}),
+    oip_task([SEVEN_64.decode()], request={"content_type": "base64"}),
+    oip_task([SEVEN_URL.decode()]),
+    oip_task([json.dumps({"b64": SEVEN_64.decode()})]),
+    oip_task(
+        [SEVEN_64.decode(), base64.b64encode(THREE).decode()],
+        parameters={"content_type": "base64"},
+    ),
+]
+
+
 @pytest.mark.parametrize(
     "sent",
-    [
-        oip_task([SEVEN_64.decode()], parameters={"content_type": "base64"}),
-        oip_task([SEVEN_64.decode()], request={"content_type": "base64"}),
-        oip_task([SEVEN_URL.decode()]),
-        oip_task([json.dumps({"b64": SEVEN_64.decode()})]),
-        oip_task(
-            [SEVEN_64.decode(), base64.b64encode(THREE).decode()],
-            parameters={"content_type": "base64"},
-        ),
-    ],
+    BASE64_FORMS,
 )
 def test_base64_of_mlserver(ask: Ask, sent: tuple[str, str, bytes]) -> None:
     status, document = ask(*sent)

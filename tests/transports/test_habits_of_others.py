@@ -95,17 +95,20 @@ def ask(request: pytest.FixtureRequest, served: Server) -> Iterator[Ask]:
 # TensorFlow Serving
 
 
+SINGLE_VALUES = [
+    ({"instances": [1.0, 2.0, 5.0]}, {"predictions": [2.5, 3.0, 4.5]}),
+    ({"instances": [{"x": 1.0}, {"x": 2.0}]}, {"predictions": [2.5, 3.0]}),
+    ({"instances": [[1.0], [2.0]]}, {"predictions": [[2.5], [3.0]]}),
+    ({"instances": [{"x": [1.0]}]}, {"predictions": [[2.5]]}),
+    ({"inputs": [1.0, 2.0]}, {"outputs": [2.5, 3.0]}),
+    ({"inputs": {"x": [1.0, 2.0]}}, {"outputs": [2.5, 3.0]}),
+    ({"inputs": [[1.0], [2.0]]}, {"outputs": [[2.5], [3.0]]}),
+]
+
+
 @pytest.mark.parametrize(
     ("body", "answer"),
-    [
-        ({"instances": [1.0, 2.0, 5.0]}, {"predictions": [2.5, 3.0, 4.5]}),
-        ({"instances": [{"x": 1.0}, {"x": 2.0}]}, {"predictions": [2.5, 3.0]}),
-        ({"instances": [[1.0], [2.0]]}, {"predictions": [[2.5], [3.0]]}),
-        ({"instances": [{"x": [1.0]}]}, {"predictions": [[2.5]]}),
-        ({"inputs": [1.0, 2.0]}, {"outputs": [2.5, 3.0]}),
-        ({"inputs": {"x": [1.0, 2.0]}}, {"outputs": [2.5, 3.0]}),
-        ({"inputs": [[1.0], [2.0]]}, {"outputs": [[2.5], [3.0]]}),
-    ],
+    SINGLE_VALUES,
 )
 def test_single_values_are_rows(ask: Ask, body: Any, answer: Any) -> None:
     """The answer to the README's example has the form of the request."""

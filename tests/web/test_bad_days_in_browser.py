@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 
 SEVEN, THREE = (MODELS / "digits" / "samples" / f"{digit}.png" for digit in "73")
-AWAY, FROZEN = "The server does not answer.", "The server takes long to answer."
+AWAY = "The server does not answer."
+FROZEN = "The server takes long to answer."
 CODES = {
     "QUEUE_FULL": (429, "Try again in 7 s."),
     "MODEL_FAILED": (503, "The model cannot be loaded."),
@@ -86,7 +87,8 @@ def test_the_browser_stores_the_token_nowhere(guest: Visit) -> None:
     kept = guest.page.evaluate(
         "JSON.stringify([location.href, {...sessionStorage}, {...localStorage}, document.cookie])"
     )
-    assert token not in kept and "pocketserve-session" in kept
+    assert token not in kept
+    assert "pocketserve-session" in kept
     assert guest.page.context.cookies() == []
 
 
@@ -204,7 +206,8 @@ def test_refusals_are_explained(visited: Visit, code: str) -> None:
     )
     ask_seven(visited)
     told = visited.problem(code)
-    assert words in told and "One sentence of the server." in told
+    assert words in told
+    assert "One sentence of the server." in told
     visited.page.unroute("**/predictions/**")
     visited.page.click("button:text-is('Ask again')")
     visited.best("7")

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.live]
 
 Visitor = Callable[..., AbstractContextManager[Visit]]
 SHOTS = ROOT / "build" / "web"
-PHONE, DESKTOP = {"width": 320, "height": 640}, {"width": 1200, "height": 800}
+PHONE = {"width": 320, "height": 640}
+DESKTOP = {"width": 1200, "height": 800}
 GREEK = {
     "models": "Μοντέλα",
     "try": "Δοκιμή",
@@ -155,7 +156,8 @@ def test_status_is_announced_once_a_second(visited: Visit) -> None:
         await done;
         return heard }"""
     )
-    assert spoken[-1][1] == "label 29" and len(spoken) <= 3
+    assert spoken[-1][1] == "label 29"
+    assert len(spoken) <= 3
     assert all(
         later[0] - earlier[0] > 900 for earlier, later in itertools.pairwise(spoken)
     )
@@ -205,7 +207,9 @@ def test_displayed_requests_work(visited: Visit, language: str, tmp_path: Path) 
     visited.press(f"[data-language={language}]")
     text = visited.page.inner_text(".snippet")
     token = visited.server.token
-    assert token is not None and token not in text and "7.png" in text
+    assert token is not None
+    assert token not in text
+    assert "7.png" in text
     command = (
         ["sh", "-c", text.replace("$(pocketserve token)", token)]
         if language == "curl"
@@ -234,8 +238,6 @@ def test_requests_for_apps_name_the_input(visited: Visit, language: str) -> None
     visited.best("cm")
     visited.press(f"[data-language={language}]")
     text = visited.page.inner_text(".snippet")
-    assert (
-        'predict("petals"' in text
-        and "sepal_length" in text
-        and f"httpPort({visited.server.port})" in text
-    )
+    assert 'predict("petals"' in text
+    assert "sepal_length" in text
+    assert f"httpPort({visited.server.port})" in text

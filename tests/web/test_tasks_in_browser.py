@@ -58,7 +58,8 @@ def test_drawing(visited: Visit) -> None:
     visited.open_model("digits", "drawing")
     box = visited.page.locator(".pad").bounding_box()
     assert box is not None
-    mouse, middle = visited.page.mouse, box["x"] + box["width"] / 2
+    mouse = visited.page.mouse
+    middle = box["x"] + box["width"] / 2
     mouse.move(middle, box["y"] + 40)
     mouse.down()
     for step in range(1, 11):

@@ -44,22 +44,23 @@ def test_a_second_request_has_its_own_bytes() -> None:
     assert decode_infer_request(*bodies[1]).inputs == second.inputs
 
 
+OTHER_REQUESTS = [
+    InferRequest([tensor(shape=(3, 2))]),
+    InferRequest([tensor(datatype="UINT8")]),
+    InferRequest([tensor()], binary_output=True),
+    InferRequest([tensor()], id="7"),
+    InferRequest([tensor()], parameters={"priority": 1}),
+    InferRequest([tensor()], parameters={"priority": True}),
+    InferRequest([tensor()], [RequestedOutput("y", binary=True)]),
+    InferRequest([tensor()], [RequestedOutput("y", binary=True, classification=2)]),
+    InferRequest([tensor()], [RequestedOutput("y", binary=True, parameters={"k": 1})]),
+    InferRequest([dataclasses.replace(tensor(), parameters={"k": 1})]),
+]
+
+
 @pytest.mark.parametrize(
     "other",
-    [
-        InferRequest([tensor(shape=(3, 2))]),
-        InferRequest([tensor(datatype="UINT8")]),
-        InferRequest([tensor()], binary_output=True),
-        InferRequest([tensor()], id="7"),
-        InferRequest([tensor()], parameters={"priority": 1}),
-        InferRequest([tensor()], parameters={"priority": True}),
-        InferRequest([tensor()], [RequestedOutput("y", binary=True)]),
-        InferRequest([tensor()], [RequestedOutput("y", binary=True, classification=2)]),
-        InferRequest(
-            [tensor()], [RequestedOutput("y", binary=True, parameters={"k": 1})]
-        ),
-        InferRequest([dataclasses.replace(tensor(), parameters={"k": 1})]),
-    ],
+    OTHER_REQUESTS,
     ids=[
         "shape",
         "datatype",
