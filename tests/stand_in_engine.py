@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
             events.append({{"choices": [{{"index": 0, **text}}]}})
         end = {{"index": 0, "delta": {{}}, "finish_reason": "stop"}}
         usage = {{"prompt_tokens": 1, "completion_tokens": len(WORDS)}}
-        events.append({{"choices": [end], "usage": usage}})
+        events += [{{"choices": [end]}}, {{"choices": [], "usage": usage}}]
         lines = ["data: " + json.dumps(event) for event in events] + ["data: [DONE]"]
         self.answer("text/event-stream", "".join(l + "\\n\\n" for l in lines).encode())
 

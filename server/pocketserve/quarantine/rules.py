@@ -108,6 +108,8 @@ def rules_for(
         rules["execute"] = programs
     if version.format.confines_itself:
         rules["confines_itself"] = True
+    if version.format.program_folders is not None:
+        rules["execute"] = [*rules["execute"], *version.format.program_folders()]
     return rules
 
 

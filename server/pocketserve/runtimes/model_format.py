@@ -80,6 +80,8 @@ class ModelFormat(NamedTuple):
     starts_processes: bool = False  # its trial may start child processes
     # opens its files in a child process that stays confined
     confines_itself: bool = False
+    # returns folders with programs that this child process may become
+    program_folders: Callable[[], Sequence[str]] | None = None
     whole_folder: bool = False  # all files beside it belong to it
     # returns the names of files beside it that it refers to. May raise
     # ``ModelLoadError``.

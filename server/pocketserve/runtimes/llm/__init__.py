@@ -16,6 +16,7 @@ FORMATS = (
         missing=late(f"{__name__}.engines.missing_engine"),
         own_threads=True,
         confines_itself=True,
+        program_folders=late(f"{__name__}.engines.program_folders"),
         properties=late(f"{__name__}.description.read_header_facts"),
         memory=late(f"{__name__}.memory.required_bytes"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from typing import Final
 
@@ -28,6 +29,17 @@ def find_engine() -> str:
     if program is None:
         raise RuntimeMissingError(INSTALL)
     return program
+
+
+def program_folders() -> list[str]:
+    """Return the folder of llama.cpp's server, if that is the engine."""
+    try:
+        engine = find_engine()
+    except RuntimeMissingError:
+        return []
+    if engine == PACKAGE:
+        return []
+    return [os.path.dirname(os.path.realpath(engine))]
 
 
 def missing_engine() -> str | None:
