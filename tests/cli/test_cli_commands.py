@@ -44,8 +44,9 @@ def _own_home(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """Return a function that runs a command in this process, expects success and
-    returns its output.
+    """Return a function that runs a command in this process.
+
+    It expects success and returns the output.
     """
 
     def command(*words: object, code: int = 0) -> str:
@@ -56,7 +57,8 @@ def run(capsys):
             return printed.out
         assert printed.out == ""
         (line,) = printed.err.splitlines()
-        assert line.startswith("pocketserve: ") and "Traceback" not in line
+        assert line.startswith("pocketserve: ")
+        assert "Traceback" not in line
         return line
 
     return command
@@ -94,7 +96,8 @@ def test_wrong_usage_exits_with_2(capsys, words):
         main(words)
     assert ended.value.code == 2
     printed = capsys.readouterr()
-    assert printed.out == "" and "usage: pocketserve" in printed.err
+    assert printed.out == ""
+    assert "usage: pocketserve" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,8 @@ def test_options_cannot_be_abbreviated(
     """``serve --port 8500`` must not be parsed as ``--port-wait 8500``."""
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,8 @@ def test_a_misspelt_command_gets_a_suggestion(
     with pytest.raises(SystemExit) as ended:
         main([word, "digits"])
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and f"there is no command {word!r}" in said
+    assert ended.value.code == 2
+    assert f"there is no command {word!r}" in said
     assert said.endswith(
         f"; did you mean {meant!r}?\n"
         if meant
@@ -180,9 +185,8 @@ def test_commands_of_other_tools_get_a_suggestion(
     with pytest.raises(SystemExit) as ended:
         main([word])
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.endswith(
-        f"there is no command {word!r}; {WAYS[word]}\n"
-    )
+    assert ended.value.code == 2
+    assert said.endswith(f"there is no command {word!r}; {WAYS[word]}\n")
     assert set(re.findall(r"`pocketserve (\w+)", said)) <= set(ALL_COMMANDS)
 
 
@@ -192,10 +196,8 @@ def test_print_the_version(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert (ended.value.code, capsys.readouterr().out) == (
-        0,
-        f"pocketserve {__version__}\n",
-    )
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pocketserve {__version__}\n"
 
 
 def test_help_lists_commands_of_other_tools(
@@ -204,7 +206,8 @@ def test_help_lists_commands_of_other_tools(
     with pytest.raises(SystemExit):
         main([])
     text = " ".join(capsys.readouterr().out.split())
-    assert "list, ls for models;" in text and "pull, download for add;" in text
+    assert "list, ls for models;" in text
+    assert "pull, download for add;" in text
     assert all(word in text for word in OTHER_NAMES)
 
 
@@ -217,9 +220,8 @@ def test_names_of_other_tools_run_the_command(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words.split(), "--help"])
-    assert ended.value.code == 0 and capsys.readouterr().out.startswith(
-        f"usage: pocketserve {command} "
-    )
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: pocketserve {command} ")
 
 
 def test_an_invalid_setting_is_wrong_usage(run) -> None:
@@ -243,7 +245,8 @@ def test_help_of_serve_has_groups_units_and_defaults(
         "--max-body-bytes BYTES Size of a request body, before and after decompression. [64M]"
         in text
     )
-    assert "--low-power auto|on|off " in text and "VALUE" not in text
+    assert "--low-power auto|on|off " in text
+    assert "VALUE" not in text
 
 
 def test_common_options_may_precede_the_command(run, connection):
@@ -287,7 +290,8 @@ def test_the_process_exits_with_the_commands_code(tmp_path):
     assert failed.stderr == "pocketserve: 'abc' is neither a file nor a number\n"
     assert process("predict").returncode == 2
     shown = process("predict", "petals", "abc", "--local", "--debug", text=True)
-    assert shown.returncode == 1 and shown.stderr.startswith("Traceback")
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("Traceback")
 
 
 def test_a_closed_output_is_no_error():
@@ -321,9 +325,8 @@ def test_predict_a_picture(run, connection):
     text = run("predict", "digits", SEVEN, "--top-k", 2, *connection)
     header, first, second, _, summary = text.splitlines()
     assert header.split() == ["LABEL", "SCORE"]
-    assert first.split()[0] == "7" and float(first.split()[1]) > float(
-        second.split()[1]
-    )
+    assert first.split()[0] == "7"
+    assert float(first.split()[1]) > float(second.split()[1])
     assert re.fullmatch(r"digits/tflite: [\d.]+ ms, of which model [\d.]+ ms", summary)
 
 
@@ -451,8 +454,9 @@ def test_long_answers_are_cut_only_in_text_output(run, connection):
     ("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)]
 )
 def test_scores_that_are_not_probabilities(capsys, score, advice):
-    """Logits come with advice on how to get probabilities; other numbers and single
-    scores don't.
+    """Logits come with advice on how to get probabilities.
+
+    Other numbers and single scores don't.
     """
     answer = {
         "model": "m",
@@ -578,7 +582,8 @@ def test_unusable_paths_are_explained(run, tmp_path, words, reason):
     (tmp_path / "text.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     said = run(*[str(word).replace("{tmp}", str(tmp_path)) for word in words], code=1)
-    assert reason in said and "Error" not in said
+    assert reason in said
+    assert "Error" not in said
 
 
 def test_predict_with_closed_standard_input(run, monkeypatch):
@@ -592,9 +597,8 @@ def test_predict_with_closed_standard_input(run, monkeypatch):
 def test_invalid_numbers_are_rejected(capsys, option):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "digits", option, "x"])
-    assert (
-        ended.value.code == 2 and "must be a number, not 'x'" in capsys.readouterr().err
-    )
+    assert ended.value.code == 2
+    assert "must be a number, not 'x'" in capsys.readouterr().err
 
 
 def test_an_unknown_name_says_how_to_list_names(run, connection):
@@ -614,8 +618,9 @@ def test_a_path_needs_local(run, connection):
 
 @pytest.fixture
 def petals_copy(tmp_path):
-    """Copy a model whose manifest explains its numbers and lists a second version that
-    always loads.
+    """Copy a model with units in its manifest.
+
+    Its second version always loads.
     """
     folder = shutil.copytree(MODELS / "petals", tmp_path / "petals")
     shutil.copy(folder / "petals.tflite", folder / "second.tflite")
@@ -625,9 +630,7 @@ def petals_copy(tmp_path):
 
 
 def test_a_file_is_opened_with_the_manifest_beside_it(run, petals_copy, monkeypatch):
-    """The task, names and version come from the manifest, for every spelling of the
-    path.
-    """
+    """The manifest gives task, names and version, for every spelling of the path."""
     whole = json.loads(
         run("predict", petals_copy, *FLOWER, "--local", "--version", "second", "--json")
     )
@@ -639,10 +642,8 @@ def test_a_file_is_opened_with_the_manifest_beside_it(run, petals_copy, monkeypa
     ):
         answer = json.loads(run("predict", path, *FLOWER, "--local", "--json"))
         assert (answer["model"], answer["version"]) == ("petals", "second")
-        assert (
-            answer["predictions"] == whole["predictions"]
-            and answer["predictions"][0]["name"] == "petal_width"
-        )
+        assert answer["predictions"] == whole["predictions"]
+        assert answer["predictions"][0]["name"] == "petal_width"
         shown = json.loads(run("inspect", path, "--json"))
         assert (shown["name"], shown["parameters"]["version"]) == ("petals", "second")
     service, *named = open_local(
@@ -719,8 +720,9 @@ def test_folders_with_invalid_model_names(run, petals_copy, tmp_path):
 
 
 def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path, capsys):
-    """A list reads only names and first bytes; a truncated file fails when it is
-    loaded.
+    """A list reads only names and first bytes.
+
+    A truncated file fails when it is loaded.
     """
     models = tmp_path / "models"
     models.mkdir()
@@ -770,7 +772,8 @@ def test_entries_without_a_label_show_their_number(run):
     header, first, *_ = run(
         "predict", MODELS.parent / "tests" / "models" / "phrases", query, "--local"
     ).splitlines()
-    assert header.split() == ["INDEX", "SCORE"] and first.split()[0] == "1"
+    assert header.split() == ["INDEX", "SCORE"]
+    assert first.split()[0] == "1"
 
 
 def test_a_failed_load_is_reported_once(tmp_path):
@@ -779,7 +782,8 @@ def test_a_failed_load_is_reported_once(tmp_path):
     )
     shutil.copy(MODELS / "digits" / "digits.tflite", tmp_path)
     told = process("predict", tmp_path, SEVEN, "--local").stderr.decode()
-    assert told.count("failed to load") == 1 and "missing.txt" in told
+    assert told.count("failed to load") == 1
+    assert "missing.txt" in told
 
 
 def test_an_empty_input_is_one_sentence(run, connection, tmp_path):
@@ -803,15 +807,11 @@ def test_a_missing_token_is_one_sentence(run, server, tmp_path):
     line = run(
         "models", "--url", server.url, "--token-file", tmp_path / "other", code=1
     )
-    assert (
-        "a valid token is required" in line
-        and "pocketserve token" in line
-        and "--token-file" in line
-    )
-    assert (
-        f"the token comes from {tmp_path / 'other'} (token_file)" in line
-        and "Client(" not in line
-    )
+    assert "a valid token is required" in line
+    assert "pocketserve token" in line
+    assert "--token-file" in line
+    assert f"the token comes from {tmp_path / 'other'} (token_file)" in line
+    assert "Client(" not in line
 
 
 @pytest.mark.parametrize("protocol", ["http", "socket"])
@@ -827,9 +827,8 @@ def test_a_wrong_token_file_is_named(run, server, tmp_path, monkeypatch, protoco
         )
     monkeypatch.setenv("POCKETSERVE_TOKEN_FILE", str(tmp_path / "none"))
     line = run("models", "--url", url, code=1)
-    assert "none cannot be read: No such file" in line and line.endswith(
-        "POCKETSERVE_TOKEN_FILE names it"
-    )
+    assert "none cannot be read: No such file" in line
+    assert line.endswith("POCKETSERVE_TOKEN_FILE names it")
     right = server.log.with_name("token")
     assert "petals" in run(
         "models", "--url", url, "--token-file", right
@@ -884,7 +883,8 @@ def test_a_list_shows_loaded_models(run, new_server, models_copy):
         row.split()[0]: row.split()
         for row in run("models", *connection).split("\n\n")[0].splitlines()
     }
-    assert "loaded" in states["petals"] and "ready" in states["digits"]
+    assert "loaded" in states["petals"]
+    assert "ready" in states["digits"]
     entries = json.loads(run("models", "--json", *connection))
     assert [(one["name"], one["version"]) for one in entries if one["loaded"]] == [
         ("petals", "tflite")
@@ -894,7 +894,7 @@ def test_a_list_shows_loaded_models(run, new_server, models_copy):
 
 @pytest.mark.parametrize("columns", [45, 100])
 def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
-    """Each model and each missing framework has one line, and no word is broken."""
+    """Models and missing frameworks have one line each, without broken words."""
     monkeypatch.setenv("COLUMNS", str(columns))
     facts = {"default": True, "file_bytes": 107_200, "task": "image-classification"}
     entries = [
@@ -918,10 +918,8 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
     printed = capsys.readouterr().out
     lines = printed.splitlines()
     assert max(map(len, lines)) <= columns
-    assert (
-        "   2  pip install 'pocketserve[torch]'" in lines
-        and "   1  pip install 'pocketserve[tensorflow]'" in lines
-    )
+    assert "   2  pip install 'pocketserve[torch]'" in lines
+    assert "   1  pip install 'pocketserve[tensorflow]'" in lines
     assert [line.split()[0] for line in lines[:3]] == ["MODEL", "digits", "diabetes"]
     assert ("image-classification" in printed) is (columns == 100)
     assert lines[0].index("SIZE") + 4 == lines[1].index("kB") + 2
@@ -1051,7 +1049,8 @@ def test_tensors_on_a_narrow_terminal(run, monkeypatch):
     shown = run("inspect", int8)
     assert max(map(len, shown.partition("shell:")[0].splitlines())) <= 45
     name = r"^input   \S+\n        INT8  \[any, 3\]\n        0\.00777\d+ \* \(q - 0\)$"
-    assert re.search(name, shown, re.MULTILINE) and "QUANTIZATION" not in shown
+    assert re.search(name, shown, re.MULTILINE)
+    assert "QUANTIZATION" not in shown
     assert "\ninput.json holds:\n  [[0, 0, 0]]\n" in shown
     assert "        NAME    DATATYPE  SHAPE\n" in run(
         "inspect", MODELS / "digits" / "digits.tflite"
@@ -1084,7 +1083,8 @@ def test_the_token_is_created_once(run, tmp_path):
     assert run("token").strip() == token
     path = Path(run("token", "--path").strip())
     assert path.is_relative_to(tmp_path / "home")
-    assert path.read_text().strip() == token and path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text().strip() == token
+    assert path.stat().st_mode & 0o777 == 0o600
     assert json.loads(run("token", "--json")) == {
         "token": token,
         "token_file": str(path),
@@ -1130,8 +1130,11 @@ def test_bench_measures_each_kind_of_request(run):
         for way in found["latency_ms"].values()
     )
     assert found["inputs"] == [{"name": "features", "shape": [1, 3]}]
-    assert found["version"] == "tflite" and found["runtime"] and found["threads"] >= 1
-    assert found["first_answer_ms"] > 0 and found["warm_up"] == 3
+    assert found["version"] == "tflite"
+    assert found["runtime"]
+    assert found["threads"] >= 1
+    assert found["first_answer_ms"] > 0
+    assert found["warm_up"] == 3
 
 
 @pytest.mark.skipif(
@@ -1149,7 +1152,8 @@ def test_bench_counts_the_servers_child_processes(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdout.readline()
         alone = memory_of(process.pid)
         process.stdin.write(b"\n")
@@ -1167,12 +1171,14 @@ def test_bench_counts_the_servers_child_processes(tmp_path):
 @pytest.mark.live
 def test_bench_prints_a_table(run):
     printed = run("bench", MODELS / "digits" / "digits.tflite", "--rounds", "1")
-    assert "over the socket" in printed and "over HTTP" in printed
+    assert "over the socket" in printed
+    assert "over HTTP" in printed
 
 
 def test_bench_warns_about_other_load():
     cores = os.cpu_count() or 1
-    assert load_warning(None) == "" and load_warning(0.4 * cores) == ""
+    assert load_warning(None) == ""
+    assert load_warning(0.4 * cores) == ""
     assert f"load was {2.0 * cores:.1f} on {cores} core" in load_warning(2.0 * cores)
 
 

@@ -36,13 +36,12 @@ def test_load_by_name_folder_and_file(model: str | Path) -> None:
     with pocketserve.load(
         model, models_dir=MODELS if isinstance(model, str) else None
     ) as opened:
-        assert opened.name == "digits" and "tflite" in opened.versions
+        assert opened.name == "digits"
+        assert "tflite" in opened.versions
         answer = opened(SEVEN, top_k=1)
-        assert (answer["model"], answer["task"], answer["predictions"][0]["label"]) == (
-            "digits",
-            "image-classification",
-            "7",
-        )
+        assert answer["model"] == "digits"
+        assert answer["task"] == "image-classification"
+        assert answer["predictions"][0]["label"] == "7"
 
 
 def test_a_loaded_model_answers_like_the_command() -> None:
@@ -68,11 +67,9 @@ def test_pictures_and_parameters() -> None:
         assert digits.predict(SEVEN, annotate="png").startswith(b"\x89PNG")
         assert digits.predict(SEVEN, annotate="jpeg").startswith(b"\xff\xd8")
         both = digits.predict(SEVEN, annotate="both", parameters={"top_k": 1})
-        assert (
-            both["version"] == "tflite-int8"
-            and both["picture"]
-            and len(both["predictions"]) == 1
-        )
+        assert both["version"] == "tflite-int8"
+        assert both["picture"]
+        assert len(both["predictions"]) == 1
         assert repr(digits) == "<model 'digits', version 'tflite-int8'>"
 
 

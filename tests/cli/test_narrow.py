@@ -72,8 +72,9 @@ def own(tmp_path: Path) -> Path:
 
 
 def too_long(text: str) -> list[str]:
-    """Return lines that the terminal would break inside a word; single words, such as
-    paths, don't count.
+    """Return lines that the terminal would break inside a word.
+
+    Single words, such as paths, don't count.
     """
     return [
         line
@@ -98,12 +99,11 @@ def test_the_consent_question_fits_the_terminal(run: Run, own: Path) -> None:
     assert " ".join(lines[title + 1].split()).startswith("prepares inputs and answers")
     text = run("trust", "--list")
     assert too_long(text) == []
-    assert (
-        text.splitlines()[0].startswith("own: 20")
-        and text.splitlines()[1] == f"    {own / 'task.py'}"
-    )
+    assert text.splitlines()[0].startswith("own: 20")
+    assert text.splitlines()[1] == f"    {own / 'task.py'}"
     text = run("trust", "--revoke", own)
-    assert too_long(text) == [] and str(own / "helper.py") in text
+    assert too_long(text) == []
+    assert str(own / "helper.py") in text
 
 
 @pytest.mark.parametrize("is_termux", [False, True])

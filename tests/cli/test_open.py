@@ -1,5 +1,6 @@
-"""Tests of ``pocketserve open`` and ``serve --open``: a browser gets a ticket, never
-the token.
+"""Tests of ``pocketserve open`` and ``serve --open``.
+
+A browser gets a ticket, never the token.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def own(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Server:
-    """Start a server with its own state folder, which commands of this process find."""
+    """Start a server that commands of this process find."""
     return new_server(
         models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     )
@@ -53,7 +54,8 @@ def own(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Server:
 def program(folder: Path, name: str, code: int = 0) -> tuple[Path, Path]:
     """Return a program that records its arguments, and the record's file."""
     folder.mkdir(exist_ok=True)
-    path, written = folder / name, folder / f"{name}.arguments"
+    path = folder / name
+    written = folder / f"{name}.arguments"
     path.write_text(
         f"#!{sys.executable}\nimport sys\nopen({str(written)!r}, 'a').write(f'{{sys.argv[1:]}}\\n')\n"
     )
@@ -124,9 +126,8 @@ def test_open_a_server_that_listens_everywhere(
     )
     assert main(["open", "--print", "--token-file", str(token_file(server))]) == 0
     address = capsys.readouterr().out.strip()
-    assert address.startswith(
-        f"http://127.0.0.1:{server.port}/#ticket="
-    ) and session_of_visit(address)
+    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=")
+    assert session_of_visit(address)
 
 
 @pytest.mark.live
@@ -153,7 +154,8 @@ def test_open_prefers_the_command_of_termux(
     assert main(["open", "--fresh-origin", "--token-file", str(token_file(own))]) == 0
     assert capsys.readouterr().out == "The page is open in your browser.\n"
     (address,) = eval(written.read_text())
-    assert ".localhost:" in address and session_of_visit(address)
+    assert ".localhost:" in address
+    assert session_of_visit(address)
 
 
 @pytest.mark.live
@@ -163,9 +165,8 @@ def test_open_without_a_browser_prints_the_address(own, capsys, monkeypatch) -> 
     monkeypatch.setenv("COLUMNS", "45")
     assert main(["open", "--token-file", str(token_file(own))]) == 0
     *said, address = capsys.readouterr().out.splitlines()
-    assert "No browser was found here." in " ".join(said) and all(
-        len(line) <= 45 for line in said
-    )
+    assert "No browser was found here." in " ".join(said)
+    assert all(len(line) <= 45 for line in said)
     assert session_of_visit(address)
 
 
@@ -209,29 +210,26 @@ def test_serve_opens_its_page_once_ready(
         "PATH": "",
     }
     server = new_server(models_copy, "--open", *options, environment=environment)
-    deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
     while not (written.exists() and written.read_text().endswith("\n")):
         assert time.monotonic() < deadline, server.log.read_text()
         pause.wait(0.02)
     (address,) = eval(written.read_text())
-    assert address.startswith(
-        f"http://127.0.0.1:{server.port}/#ticket="
-    ) and session_of_visit(address)
+    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=")
+    assert session_of_visit(address)
     assert server.stop() == 0
     log = server.log.read_text()
-    assert (
-        urlsplit(address).fragment not in log and (server.token or "Bearer") not in log
-    )
+    assert urlsplit(address).fragment not in log
+    assert (server.token or "Bearer") not in log
 
 
 def test_open_without_a_server_is_one_sentence(capsys, tmp_path: Path) -> None:
     assert main(["open", "--url", "socket://127.0.0.1:1"]) == 1
     said = capsys.readouterr()
-    assert (
-        said.out == ""
-        and said.err.count("\n") <= 2
-        and said.err.startswith("pocketserve: ")
-    )
+    assert said.out == ""
+    assert said.err.count("\n") <= 2
+    assert said.err.startswith("pocketserve: ")
 
 
 def test_the_address_of_the_page() -> None:
@@ -267,7 +265,8 @@ def test_the_address_of_the_page() -> None:
         == page
     )
     names = {page_address(ANSWER, None, fresh=True) for _ in range(8)}
-    assert len(names) == 8 and all(
+    assert len(names) == 8
+    assert all(
         re.match(r"http://[0-9a-f]{32}\.localhost:8470/#", name) for name in names
     )
 
@@ -291,7 +290,7 @@ def test_the_address_of_the_page() -> None:
     ids=json.dumps,
 )
 def test_malicious_answers_do_not_reach_a_browser(change) -> None:
-    """Whatever the answer, the browser only gets a page on this device with a ticket."""
+    """The browser only gets a page on this device with a ticket."""
     with pytest.raises(ValueError, match=r"ticket|Port"):
         page_address({**ANSWER, **change}, None)
 

@@ -28,11 +28,9 @@ def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -
     assert len(lines) == 3 + 1 + 1
     assert all(char.isprintable() for line in lines for char in line)
     assert printable(ODD) == r"a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
-    assert (
-        lines[1].endswith("  1")
-        and lines[2].endswith("  2")
-        and len(lines[1]) == len(lines[2])
-    )
+    assert lines[1].endswith("  1")
+    assert lines[2].endswith("  2")
+    assert len(lines[1]) == len(lines[2])
 
 
 REASON = "no framework for it is installed: install one"

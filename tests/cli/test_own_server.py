@@ -48,7 +48,8 @@ def test_a_private_server_ends_with_a_killed_command() -> None:
     command = [sys.executable, "-c", KILLED, str(MODELS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
     assert done.returncode == -signal.SIGKILL
-    deadline, never = time.monotonic() + LIMIT_S, threading.Event()
+    deadline = time.monotonic() + LIMIT_S
+    never = threading.Event()
     while listens(done.stdout.strip()):
         assert time.monotonic() < deadline, "nobody ended it"
         never.wait(0.02)

@@ -63,7 +63,7 @@ def where(request: pytest.FixtureRequest, server: Server) -> list[str]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Create three digits, a text file, and a hidden file and folder to be skipped."""
+    """Create digits, a text file, and a hidden file and folder."""
     folder = tmp_path / "photos"
     (folder / "inner").mkdir(parents=True)
     for name in ("3.png", "7.png", "9.png"):
@@ -74,7 +74,10 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_predict_a_folder(run: Run, where: list[str], photos: Path) -> None:
-    """Files are in alphabetical order; an error in one does not stop the others."""
+    """Files are in alphabetical order.
+
+    An error in one does not stop the others.
+    """
     code, out, err = run("digits", photos, "--jsonl", "--top-k", 1, *where)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1
@@ -85,40 +88,38 @@ def test_predict_a_folder(run: Run, where: list[str], photos: Path) -> None:
         "notes.txt",
     ]
     assert [line["predictions"][0]["label"] for line in lines[:3]] == ["3", "7", "9"]
-    assert "not a picture" in lines[3]["error"] and set(lines[3]) == {"source", "error"}
+    assert "not a picture" in lines[3]["error"]
+    assert set(lines[3]) == {"source", "error"}
     assert err == f"pocketserve: {photos / 'notes.txt'}: {lines[3]['error']}\n"
 
 
 def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
     """Tables, one document and CSV contain the same answers."""
     files = [photos / "3.png", photos / "7.png"]
+    first, second = map(str, files)
     code, out, err = run("digits", *files, "--top-k", 2, *where)
-    assert (code, err) == (0, "")
-    blocks = out.strip().split(f"{files[1]}:\n")
-    assert (
-        len(blocks) == 2
-        and blocks[0].startswith(f"{files[0]}:\nLABEL")
-        and blocks[1].startswith("LABEL")
-    )
-    documents = json.loads(run("digits", *files, "--json", *where)[1])
-    assert [document["source"] for document in documents] == [
-        str(file) for file in files
-    ]
-    rows = list(
-        csv.DictReader(
-            io.StringIO(run("digits", *files, "--csv", "--top-k", 2, *where)[1])
-        )
-    )
-    assert [row["source"] for row in rows] == [
-        str(file) for file in files for _ in range(2)
-    ]
+    assert code == 0
+    assert err == ""
+    blocks = out.strip().split(f"{second}:\n")
+    assert len(blocks) == 2
+    assert blocks[0].startswith(f"{first}:\nLABEL")
+    assert blocks[1].startswith("LABEL")
+
+    _, out, _ = run("digits", *files, "--json", *where)
+    documents = json.loads(out)
+    assert [document["source"] for document in documents] == [first, second]
+
+    _, out, _ = run("digits", *files, "--csv", "--top-k", 2, *where)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["source"] for row in rows] == [first, first, second, second]
     assert list(rows[0]) == ["source", "label", "index", "score"]
-    assert [rows[0]["label"], rows[2]["label"]] == ["3", "7"]
+    assert rows[0]["label"] == "3"
+    assert rows[2]["label"] == "7"
     assert float(rows[0]["score"]) == documents[0]["predictions"][0]["score"]
 
 
 def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> None:
-    """JSON is no list, a table has no heading, and an error ends the command."""
+    """The answer is no list, has no heading, and an error ends the command."""
     (photos / "inner" / "7.png").write_bytes((SAMPLES / "7.png").read_bytes())
     for word in (photos / "7.png", photos / "inner", f"{photos}/7*"):
         assert (
@@ -140,19 +141,24 @@ def test_an_error_of_all_inputs_is_printed_once(
 ) -> None:
     for words in (["nothing", photos], ["digits", photos, "--top-k", 0]):
         code, out, err = run(*words, *where)
-        assert (code, out, len(err.splitlines())) == (1, "", 1)
+        assert code == 1
+        assert out == ""
+        assert len(err.splitlines()) == 1
 
 
 def test_save_pictures_of_the_answers(
     run: Run, where: list[str], photos: Path, tmp_path: Path
 ) -> None:
-    """They go into a folder under new names, so that none of the user's is overwritten."""
+    """They go into a folder under new names, so that no existing picture is
+    overwritten.
+    """
     shutil.copy(SAMPLES / "3.png", photos / "inner" / "7.png")
     before = (photos / "7.png").read_bytes()
     code, out, _ = run(
         "digits", photos / "7.png", photos / "inner", "--save", photos, *where
     )
-    assert code == 0 and (photos / "7.png").read_bytes() == before
+    assert code == 0
+    assert (photos / "7.png").read_bytes() == before
     saved = [photos / "7.answer.png", photos / "7.answer1.png"]
     assert all(
         path.read_bytes().startswith(b"\x89PNG") and str(path) in out for path in saved
@@ -177,7 +183,8 @@ def test_save_pictures_of_the_answers(
         tmp_path / "two.png",
         *where,
     )
-    assert code == 1 and not (tmp_path / "two.png").exists()
+    assert code == 1
+    assert not (tmp_path / "two.png").exists()
     assert (
         "two.png' is the name of one picture, and there are several; name a folder for them"
         in err
@@ -186,7 +193,8 @@ def test_save_pictures_of_the_answers(
     code, _, err = run(
         "digits", photos / "3.png", photos / "7.png", "--save", photos / "notes", *where
     )
-    assert code == 1 and "cannot be a folder for pictures" in err
+    assert code == 1
+    assert "cannot be a folder for pictures" in err
 
 
 @pytest.mark.parametrize(
@@ -233,7 +241,8 @@ def test_predict_file_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_inputs_form_a_sequence() -> None:
     """The first successful step opens the sequence; the last closes it."""
     steps = Steps(3)
-    first, again = steps.next(), steps.next()
+    first = steps.next()
+    again = steps.next()
     assert first == again == {"sequence_id": steps.id, "sequence_start": "true"}
     steps.is_open = True
     assert steps.next() == {"sequence_id": steps.id, "sequence_end": "true"}
@@ -274,8 +283,9 @@ def test_state_continues_between_steps(run: Run, tmp_path: Path) -> None:
 
 
 class Pages(BaseHTTPRequestHandler):
-    """A web server with a picture, redirects, errors and an oversized file; it records
-    request headers.
+    """A web server with a picture, redirects, errors and an oversized file.
+
+    It records request headers.
     """
 
     seen: ClassVar[list[dict[str, str]]] = []
@@ -331,13 +341,13 @@ def test_predict_addresses_of_pictures(
     words = [f"{pages}/7.png", f"{pages}/away", f"{pages}/none", photos / "3.png"]
     code, out, err = run("digits", *words, "--jsonl", *where)
     lines = [json.loads(line) for line in out.splitlines()]
-    assert (
-        code == 1 and f"{pages}/none cannot be fetched: the server answers 404" in err
-    )
+    assert code == 1
+    assert f"{pages}/none cannot be fetched: the server answers 404" in err
     assert [
         line["predictions"][0]["label"] if "error" not in line else "" for line in lines
     ] == ["7", "7", "", "3"]
-    assert Pages.seen and not any(
+    assert Pages.seen
+    assert not any(
         "authorization" in headers or "cookie" in headers for headers in Pages.seen
     )
 

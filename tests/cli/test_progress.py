@@ -21,7 +21,10 @@ from pocketserve.terminal.progress import Progress
 
 @contextlib.contextmanager
 def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Make standard error a terminal of 45 columns; yield its other end."""
+    """Make standard error a terminal of 45 columns.
+
+    Yield its other end.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 45, 0, 0))
     with monkeypatch.context() as patch, open(theirs, "w", encoding="utf-8") as stream:

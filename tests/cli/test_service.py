@@ -26,7 +26,10 @@ esac""",
 
 
 class Machine:
-    """A home folder with fake programs on its search path; ``calls`` lists their runs."""
+    """A home folder with fake programs on its search path.
+
+    ``calls`` lists their runs.
+    """
 
     def __init__(
         self,
@@ -94,15 +97,12 @@ def test_install_run_and_remove_with_runit(termux, capsys) -> None:
     assert main(["service", "install"]) == 0
     printed = capsys.readouterr().out
     assert "wrote $PREFIX/var/service/pocketserve/run\n" in printed
-    assert (
-        "sv-enable pocketserve" in printed
-        and "$PREFIX/var/log/sv/pocketserve/current" in printed
-    )
+    assert "sv-enable pocketserve" in printed
+    assert "$PREFIX/var/log/sv/pocketserve/current" in printed
     service = termux.prefix / "var/service/pocketserve"
     assert (service / "down").exists()  # its supervisor would start it at once
-    assert os.access(service / "run", os.X_OK) and os.access(
-        service / "log/run", os.X_OK
-    )
+    assert os.access(service / "run", os.X_OK)
+    assert os.access(service / "log/run", os.X_OK)
     assert main(["service", "status", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
         {"kind": "runit", "installed": True, "enabled": False, "running": False}
@@ -117,7 +117,8 @@ def test_install_run_and_remove_with_runit(termux, capsys) -> None:
     assert log == "its log (runit): tail -f $PREFIX/var/log/sv/pocketserve/current"
     (service / "supervise").mkdir()
     assert main(["service", "remove"]) == 0
-    assert f"sv -w 70 force-shutdown {service}" in termux.calls and not service.exists()
+    assert f"sv -w 70 force-shutdown {service}" in termux.calls
+    assert not service.exists()
     assert main(["service", "status"]) == main(["service", "remove"]) == 1
     assert (
         "no service is installed; `pocketserve service install` installs one"
@@ -173,10 +174,8 @@ def test_install_a_systemd_unit(desktop, tmp_path, capsys) -> None:
     subprocess.run(["systemctl", "--user", "enable"], check=True, timeout=60)
     assert main(["service", "status"]) == 0
     assert main(["service", "remove"]) == 0
-    assert (
-        "systemctl --user disable --now pocketserve" in desktop.calls
-        and not unit.exists()
-    )
+    assert "systemctl --user disable --now pocketserve" in desktop.calls
+    assert not unit.exists()
 
 
 def test_a_system_without_a_service_manager_is_reported(
@@ -194,7 +193,8 @@ def test_a_system_without_a_service_manager_is_reported(
 
 def test_a_missing_folder_is_rejected(desktop, capsys) -> None:
     assert main(["service", "install", "nowhere"]) == 1
-    assert "nowhere does not exist" in capsys.readouterr().err and not desktop.files()
+    assert "nowhere does not exist" in capsys.readouterr().err
+    assert not desktop.files()
 
 
 @pytest.mark.parametrize("link", [False, True], ids=["file", "link"])
@@ -211,8 +211,10 @@ def test_unrelated_files_are_kept(termux, tmp_path, capsys, link) -> None:
     assert main(["service", "install"]) == 1
     assert f"{run} was not written by this command and stays" in capsys.readouterr().err
     assert main(["service", "remove"]) == 1
-    assert run.read_text() == other.read_text() and run.is_symlink() == link
-    assert not (run.parent / "log").exists() and not (run.parent / "down").exists()
+    assert run.read_text() == other.read_text()
+    assert run.is_symlink() == link
+    assert not (run.parent / "log").exists()
+    assert not (run.parent / "down").exists()
     run.unlink()
     (run.parent / "mine").write_text("notes")
     assert main(["service", "install"]) == main(["service", "remove"]) == 0

@@ -42,12 +42,58 @@ def children(pid: int) -> Iterator[int]:
 
 
 def start_time_of(pid: int) -> str:
-    """Return a process's start time, which tells apart reused ids; empty after its end."""
+    """Return a process's start time, which tells apart reused ids.
+
+    Empty after its end.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def start_command(name: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start one of :data:`COMMANDS` with its own temporary and state folders."""
+    (folder / "tmp").mkdir()
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder / "tmp"),
+        "POCKETSERVE_STATE_DIR": str(folder / "state"),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "pocketserve", *COMMANDS[name]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def await_work(process: subprocess.Popen[bytes], temporary: Path) -> dict[int, str]:
+    """Wait for a child process and a temporary folder.
+
+    Returns the start times of the child processes.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    never = threading.Event()
+    while True:
+        pids = list(children(process.pid))
+        if pids and any(temporary.iterdir()):
+            return {pid: start_time_of(pid) for pid in pids}
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        never.wait(0.01)
+
+
+def await_end(start_times: dict[int, str]) -> None:
+    """Wait until all of these processes have ended."""
+    deadline = time.monotonic() + LIMIT_S
+    never = threading.Event()
+    for pid, start_time in start_times.items():
+        while start_time and start_time_of(pid) == start_time:
+            assert time.monotonic() < deadline, pid
+            never.wait(0.01)
 
 
 @pytest.mark.live
@@ -60,43 +106,22 @@ def start_time_of(pid: int) -> str:
 def test_a_signal_cleans_everything_up(
     name: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    """One signal ends its child processes and removes its folders, even if a second
-    follows.
+    """Its child processes end and its folders are removed.
+
+    A second signal changes nothing.
     """
-    environment = {
-        **os.environ,
-        "TMPDIR": str(tmp_path / "tmp"),
-        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
-    }
-    (tmp_path / "tmp").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pocketserve", *COMMANDS[name]],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
+    process = start_command(name, tmp_path)
     try:
-        deadline, never = time.monotonic() + LIMIT_S, threading.Event()
-        while not (any((tmp_path / "tmp").iterdir()) and list(children(process.pid))):
-            assert process.poll() is None and time.monotonic() < deadline
-            never.wait(0.01)
-        begun = {child: start_time_of(child) for child in children(process.pid)}
+        start_times = await_work(process, tmp_path / "tmp")
         process.send_signal(number)
         process.send_signal(number)
-        said = process.communicate(timeout=LIMIT_S)[1].decode()
+        errors = process.communicate(timeout=LIMIT_S)[1].decode()
     finally:
         process.kill()
         process.wait()
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
     assert list((tmp_path / "tmp").iterdir()) == []
-    while left := [
-        child
-        for child, known in begun.items()
-        if known and start_time_of(child) == known
-    ]:
-        assert time.monotonic() < deadline, left
-        never.wait(0.01)
+    await_end(start_times)
 
 
 def test_ignored_signals_stay_ignored() -> None:
@@ -131,8 +156,9 @@ def test_a_second_signal_does_not_interrupt_the_cleanup() -> None:
 def test_a_repeated_signal_takes_effect_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pressing Ctrl-C every second works, although each press follows soon after the
-    previous.
+    """Pressing Ctrl-C every second works.
+
+    Each press follows soon after the previous one.
     """
     now = [0.0]
     monkeypatch.setattr(

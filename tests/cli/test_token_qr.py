@@ -23,8 +23,9 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def picture(printed: str) -> np.ndarray:
-    """Draw a terminal with light letters on dark, four pixels per module; uint8,
-    (height, width).
+    """Draw a terminal with light letters on dark.
+
+    Returns uint8, (height, width), with four pixels per module.
     """
     lines = printed.splitlines()
     rows = [
@@ -57,10 +58,8 @@ def test_every_token_gives_a_code_that_fits_eighty_columns() -> None:
         text = "pocketserve://pair?http=8470&socket=8471&token=" + "_" * length
         printed = qr_code(text)
         assert read(picture(printed)) == text
-        assert (
-            max(map(len, printed.splitlines())) <= 80
-            and len({len(line) for line in printed.splitlines()}) == 1
-        )
+        assert max(map(len, printed.splitlines())) <= 80
+        assert len({len(line) for line in printed.splitlines()}) == 1
 
 
 def test_a_code_fits_a_phone_or_reports_its_size(monkeypatch) -> None:

@@ -81,7 +81,8 @@ def ask(one: RowBatcher, session: object, *values: float | list[float]) -> list[
 
 def trusted(function: Function) -> tuple[RowBatcher, Computed]:
     """Return a batcher whose model has passed its trials."""
-    one, session = batcher(), Computed(function)
+    one = batcher()
+    session = Computed(function)
     for trial in range(len(TRIALS)):
         ask(one, session, trial, trial + 1, trial + 2)
     session.runs.clear()
@@ -90,14 +91,16 @@ def trusted(function: Function) -> tuple[RowBatcher, Computed]:
 
 def test_batching_is_on_in_tests():
     """Unless a test turns it off, in this process and in started servers."""
-    assert Config().batching and Config().max_batch > 1
+    assert Config().batching
+    assert Config().max_batch > 1
     assert load_config({}).batching, (
         "POCKETSERVE_BATCHING is off in this run: it proves nothing about batches"
     )
 
 
 def test_a_model_is_tried_before_it_is_trusted():
-    one, session = batcher(), Computed(lambda x: x * 2)
+    one = batcher()
+    session = Computed(lambda x: x * 2)
     for trial in TRIALS:
         assert ask(one, session, *range(8)) == [[[2.0 * number]] for number in range(8)]
         assert session.runs == [1] * 8 + [trial]
@@ -123,7 +126,8 @@ def test_a_model_is_tried_before_it_is_trusted():
     ],
 )
 def test_a_model_whose_rows_affect_each_other_is_never_batched(function):
-    one, session = batcher(), Computed(function)
+    one = batcher()
+    session = Computed(function)
     expected = [
         np.asarray(function(work.arrays["x"])).tolist()
         for work in make_requests(3, 1, 2)
@@ -135,13 +139,15 @@ def test_a_model_whose_rows_affect_each_other_is_never_batched(function):
 
 
 def test_equal_requests_do_not_hide_mixed_rows():
-    one, session = batcher(), Computed(lambda x: x - x.mean(axis=0))
+    one = batcher()
+    session = Computed(lambda x: x - x.mean(axis=0))
     assert ask(one, session, [1, 2], [1, 2]) == [[[0.0, 0.0]], [[0.0, 0.0]]]
     assert one.describe(make_requests([1, 2])[0])[0] is None
 
 
 def test_uninformative_requests_do_not_build_trust():
-    one, session = batcher(), Computed(lambda x: x - x.mean(axis=0))
+    one = batcher()
+    session = Computed(lambda x: x - x.mean(axis=0))
     for _ in range(9):
         ask(one, session, [0, 0], [0, 0])
     assert set(session.runs) == {1}
@@ -166,7 +172,8 @@ def test_a_bad_input_fails_only_its_own_request():
 
 
 def test_a_bad_input_does_not_end_a_trial():
-    one, session = batcher(), Computed(reject_negative)
+    one = batcher()
+    session = Computed(reject_negative)
     assert isinstance(ask(one, session, 1, -1)[1], ValueError)
     assert one.describe(make_requests(1)[0])[0] is not None
 
@@ -200,11 +207,13 @@ def test_which_requests_share_a_batch():
         return one.describe(Work(arrays, signature))[0]
 
     row = np.zeros((1, 3), np.float32)
-    assert (
-        key(x=row) == key(x=row + 1) == key(x=np.zeros((5, 3), np.float32)) is not None
-    )
-    assert one.describe(Work({"x": np.zeros((5, 3), np.float32)}))[1:] == (5, 60)
-    assert key(a=row, b=row) == key(b=row, a=row) is not None
+    rows = np.zeros((5, 3), np.float32)
+    assert key(x=row) is not None
+    assert key(x=row) == key(x=row + 1)
+    assert key(x=row) == key(x=rows)
+    assert one.describe(Work({"x": rows}))[1:] == (5, 60)
+    assert key(a=row, b=row) is not None
+    assert key(a=row, b=row) == key(b=row, a=row)
     different = [
         key(x=row),
         key("other", x=row),
@@ -213,13 +222,10 @@ def test_which_requests_share_a_batch():
         key(y=row),
     ]
     assert len(set(different)) == len(different)
-    assert (
-        key("unknown", x=row)
-        is key(a=row, b=np.zeros((2, 3)))
-        is key(x=np.float32(1))
-        is key(x=row[:0])
-        is None
-    )
+    assert key("unknown", x=row) is None
+    assert key(a=row, b=np.zeros((2, 3))) is None
+    assert key(x=np.float32(1)) is None
+    assert key(x=row[:0]) is None
     assert one.describe(Work(None)) == (None, 1, 0)
 
 
@@ -276,7 +282,9 @@ def run_crowd(
     session.
     """
     inner, session = trusted(function)
-    gate, entered, proceed = Gate(inner), threading.Event(), threading.Event()
+    gate = Gate(inner)
+    entered = threading.Event()
+    proceed = threading.Event()
     queue = ModelQueue([session], 64, batcher=gate)  # type: ignore[list-item]
 
     def hold(given: object) -> None:
@@ -290,7 +298,8 @@ def run_crowd(
     assert entered.wait(TIMEOUT_S)
     for count, work in enumerate(make_requests(*values)):
         futures.append(pool.submit(run, queue, work, later()))
-        deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
+        deadline = monotonic() + TIMEOUT_S
+        pause = threading.Event()
         while queue.waiting != count + 1:
             assert monotonic() < deadline
             pause.wait(0.001)
@@ -356,10 +365,8 @@ def check_real(name: str, version: str) -> None:
     try:
         signatures = free_rows(model.entry_points)
         assert None in signatures
-        one, session = (
-            RowBatcher(f"{name}/{version}", signatures, 16),
-            model.sessions[0],
-        )
+        one = RowBatcher(f"{name}/{version}", signatures, 16)
+        session = model.sessions[0]
         (spec,) = session.inputs
         random = np.random.default_rng(7)
 

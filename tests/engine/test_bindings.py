@@ -19,11 +19,15 @@ def test_a_manifest_selects_a_tensor_by_its_exact_name() -> None:
         ("a", (-1, 2)),
         ("x", (-1, 3)),
     ]
-    assert bound.by_name["x"][1] == "x" and bound.by_name["a"][1] == "a"
+    assert bound.by_name["x"][1] == "x"
+    assert bound.by_name["a"][1] == "a"
 
 
 def test_a_request_selects_a_tensor_by_its_exact_name() -> None:
-    """It wins over a manifest's other name for it. Unambiguous aliases still work."""
+    """It wins over a manifest's other name for it.
+
+    Unambiguous aliases still work.
+    """
     bound = bind_specs(
         [spec("a", "x", "y"), spec("x")], [spec("renamed"), spec("other")], "input"
     )

@@ -72,7 +72,10 @@ def test_reserved_bytes_are_released(counts: list[int], size: int) -> None:
 
 
 def test_requests_are_served_in_order() -> None:
-    budget, large, small, order = ByteBudget(10), Checks(), Checks(), list[int]()
+    budget = ByteBudget(10)
+    large = Checks()
+    small = Checks()
+    order = list[int]()
     with holding(budget, 6, lambda: None):
         first = holder(budget, 8, large, order)
         assert large.waiting.wait(LIMIT_S)
@@ -83,7 +86,8 @@ def test_requests_are_served_in_order() -> None:
         assert order == []
     first.join(LIMIT_S)
     second.join(LIMIT_S)
-    assert order == [8, 1] and budget.reserved == 0
+    assert order == [8, 1]
+    assert budget.reserved == 0
 
 
 def test_two_fitting_requests_reserve_at_the_same_time() -> None:
@@ -93,7 +97,10 @@ def test_two_fitting_requests_reserve_at_the_same_time() -> None:
 
 
 def test_a_cancelled_request_leaves_the_line() -> None:
-    budget, tired, patient, order = ByteBudget(10), Checks(), Checks(), list[int]()
+    budget = ByteBudget(10)
+    tired = Checks()
+    patient = Checks()
+    order = list[int]()
     faults: list[ErrorCode] = []
 
     def hold() -> None:
@@ -111,7 +118,8 @@ def test_a_cancelled_request_leaves_the_line() -> None:
         tired.give_up = True
         waiting.join(LIMIT_S)
         behind.join(LIMIT_S)
-        assert faults == [ErrorCode.CANCELLED] and order == [4]
+        assert faults == [ErrorCode.CANCELLED]
+        assert order == [4]
     assert budget.reserved == 0
 
 
@@ -142,9 +150,8 @@ def test_a_request_that_may_not_wait_is_rejected() -> None:
     with cancellation_scope(pytest.fail, budget, waits=False):
         with holding(budget, 6, pytest.fail), pytest.raises(ApiError) as refusal:
             hold_bytes(5)
-        assert (
-            refusal.value.code is ErrorCode.QUEUE_FULL and refusal.value.retry_after_s
-        )
+        assert refusal.value.code is ErrorCode.QUEUE_FULL
+        assert refusal.value.retry_after_s
         hold_bytes(5)
         assert budget.reserved == 5
     assert budget.reserved == 0

@@ -14,7 +14,9 @@ from pocketserve.engine.device.cores import (
 )
 from pocketserve.engine.device.power import PowerWatch
 
-BIG, MIDDLE, LITTLE = 3_000_000, 2_400_000, 1_800_000
+BIG = 3_000_000
+MIDDLE = 2_400_000
+LITTLE = 1_800_000
 
 
 @pytest.mark.parametrize(

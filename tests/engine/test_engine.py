@@ -200,7 +200,8 @@ def slow_labels(
 
 def until(condition: Callable[[], bool]) -> None:
     """Poll until another thread has done something."""
-    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline = monotonic() + TIMEOUT_S
+    pause = threading.Event()
     while not condition():
         assert monotonic() < deadline
         pause.wait(0.001)
@@ -230,7 +231,8 @@ def counted(caplog: pytest.LogCaptureFixture, text: str) -> int:
 def test_a_model_is_loaded_by_its_first_use(bench, caplog):
     caplog.set_level(logging.INFO)
     one = bench()
-    assert one.state("digits") is State.ON_DEMAND and one.running("digits") is None
+    assert one.state("digits") is State.ON_DEMAND
+    assert one.running("digits") is None
     assert one.engine.memory_held() == 0
     first = one.ask("digits")
     assert one.state("digits") is State.READY
@@ -266,7 +268,8 @@ def test_a_failing_close_does_not_affect_other_models(bench, monkeypatch, caplog
 
 def test_concurrent_first_uses_load_once(bench, pool, caplog):
     caplog.set_level(logging.INFO)
-    one, start = bench(), threading.Barrier(12)
+    one = bench()
+    start = threading.Barrier(12)
 
     def use() -> int:
         start.wait(TIMEOUT_S)
@@ -286,7 +289,8 @@ def test_concurrent_first_uses_load_once(bench, pool, caplog):
 
 
 def test_a_request_waits_for_the_pending_load(bench, pool, slow_labels):
-    one, labels = bench(), slow_labels()
+    one = bench()
+    labels = slow_labels()
     first = pool.submit(one.ask, "digits")
     labels.await_reader()
     assert one.state("digits") is State.LOADING
@@ -305,7 +309,8 @@ def test_a_request_waits_for_the_pending_load(bench, pool, slow_labels):
 
 
 def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, caplog):
-    one, file = bench(), models_copy / "petals" / "petals.tflite"
+    one = bench()
+    file = models_copy / "petals" / "petals.tflite"
     good = file.read_bytes()
     replace(file, b"garbage" * 50)
     first = refusal(lambda: one.ask("petals"))
@@ -327,7 +332,8 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
 
 def test_requests_are_answered_during_a_reload(bench, models_copy):
     one = bench()
-    answer, before = one.ask("petals"), one.running("petals")
+    answer = one.ask("petals")
+    before = one.running("petals")
     one.engine.note_changes(scan(models_copy))
     assert one.engine.outdated_versions(scan(models_copy)["petals"]) == []
     replace(
@@ -337,12 +343,15 @@ def test_requests_are_answered_during_a_reload(bench, models_copy):
     one.engine.note_changes(scan(models_copy))
     outdated = one.engine.outdated_versions(scan(models_copy)["petals"])
     assert [version.name for version in outdated] == ["tflite"]
-    assert one.ask("petals") == answer and one.running("petals") is before
+    assert one.ask("petals") == answer
+    assert one.running("petals") is before
     meanwhile: list[float] = []
     while_loading(one, "petals", lambda: meanwhile.append(one.ask("petals")))
     one.load("petals")
-    assert one.ask("petals") == answer and meanwhile == [answer]
-    assert one.running("petals") is not before and is_closed(before)
+    assert one.ask("petals") == answer
+    assert meanwhile == [answer]
+    assert one.running("petals") is not before
+    assert is_closed(before)
 
 
 class Body:
@@ -375,13 +384,16 @@ def test_a_failed_model_can_be_retried(bench, models_copy, caplog):
 
 
 def test_waiting_requests_get_the_reason_of_a_failed_load(bench, pool, slow_labels):
-    one, labels = bench(), slow_labels()
-    first, second = pool.submit(one.ask, "digits"), pool.submit(one.ask, "digits")
+    one = bench()
+    labels = slow_labels()
+    first = pool.submit(one.ask, "digits")
+    second = pool.submit(one.ask, "digits")
     labels.await_reader()
     labels.finish(b"\xff\xfe\xff")
     for future in (first, second):
         error = refusal(lambda future=future: future.result(TIMEOUT_S))
-        assert error.code is ErrorCode.MODEL_FAILED and "labels.txt" in error.message
+        assert error.code is ErrorCode.MODEL_FAILED
+        assert "labels.txt" in error.message
 
 
 # --- Reloading
@@ -398,8 +410,10 @@ def test_a_reload_uses_the_changed_file_and_old_requests_finish(bench, models_co
         assert one.running("digits") is old
         one.load("digits")
         new = one.running("digits")
-        assert new is not old and new.model.memory_bytes < old.model.memory_bytes
-        assert not is_closed(old) and run_on_zeros(old) == before
+        assert new is not old
+        assert new.model.memory_bytes < old.model.memory_bytes
+        assert not is_closed(old)
+        assert run_on_zeros(old) == before
     assert is_closed(old)
     assert one.ask("digits") != before
     assert one.running("digits") is new
@@ -410,7 +424,8 @@ def test_a_reload_closes_an_unused_model_at_once(bench):
     one.load("petals")
     old = one.running("petals")
     one.load("petals")
-    assert is_closed(old) and not is_closed(one.running("petals"))
+    assert is_closed(old)
+    assert not is_closed(one.running("petals"))
 
 
 def test_a_failed_reload_keeps_the_old_model(bench, models_copy):
@@ -419,7 +434,8 @@ def test_a_failed_reload_keeps_the_old_model(bench, models_copy):
     old = one.running("petals")
     replace(models_copy / "petals" / "petals.tflite", b"garbage")
     assert refusal(lambda: one.load("petals")).code is ErrorCode.MODEL_FAILED
-    assert one.state("petals") is State.READY and one.running("petals") is old
+    assert one.state("petals") is State.READY
+    assert one.running("petals") is old
     assert one.ask("petals") == before
 
 
@@ -436,7 +452,8 @@ def test_a_model_is_not_evicted_during_its_reload(bench, pool, slow_labels):
     assert one.running("digits") is old
     labels.finish()
     loading.result(TIMEOUT_S)
-    assert one.state("digits") is State.READY and is_closed(old)
+    assert one.state("digits") is State.READY
+    assert is_closed(old)
 
 
 def test_the_old_model_serves_requests_during_a_reload(bench, pool, slow_labels):
@@ -451,11 +468,14 @@ def test_the_old_model_serves_requests_during_a_reload(bench, pool, slow_labels)
         run_on_zeros(running)
     labels.finish()
     loading.result(TIMEOUT_S)
-    assert is_closed(old) and one.running("digits") is not old
+    assert is_closed(old)
+    assert one.running("digits") is not old
 
 
 def test_a_request_that_waits_for_a_load_can_be_cancelled(bench, pool, slow_labels):
-    one, labels, switch = bench(), slow_labels(), Cancellation()
+    one = bench()
+    labels = slow_labels()
+    switch = Cancellation()
     first = pool.submit(one.ask, "digits")
     labels.await_reader()
 
@@ -478,7 +498,8 @@ def test_an_unload_lets_running_requests_finish(bench):
     with one.use("petals") as first, one.use("petals") as second:
         assert first is second
         one.unload("petals")
-        assert one.state("petals") is State.STOPPED and one.running("petals") is None
+        assert one.state("petals") is State.STOPPED
+        assert one.running("petals") is None
         run_on_zeros(first)
     assert is_closed(first)
 
@@ -488,7 +509,8 @@ def test_an_unloaded_model_is_unavailable_until_loaded(bench):
     one.ask("petals")
     held = one.running("petals")
     one.unload("petals")
-    assert is_closed(held) and one.engine.memory_held() == 0
+    assert is_closed(held)
+    assert one.engine.memory_held() == 0
     for _ in range(2):
         error = refusal(lambda: one.ask("petals"))
         assert error.code is ErrorCode.MODEL_NOT_FOUND
@@ -583,8 +605,9 @@ def test_the_reaper_unloads_idle_models(models_copy):
 
 @pytest.fixture
 def small(bench, models_copy) -> Bench:
-    """Create a budget for two of three models of about 1.1 kB; digits exceeds all of
-    it.
+    """Create a budget for two of three models of about 1.1 kB.
+
+    Digits exceeds all of it.
     """
     shutil.copytree(models_copy / "petals", models_copy / "petals2")
     return bench(memory_budget=2400)
@@ -597,7 +620,8 @@ def test_the_least_recently_used_model_is_evicted(small):
     held = small.running("petals")
     small.ask("petals2")
     assert small.loaded() == ["diabetes", "petals2"]
-    assert is_closed(held) and small.state("petals") is State.ON_DEMAND
+    assert is_closed(held)
+    assert small.state("petals") is State.ON_DEMAND
     small.clock.now += 1
     small.ask("petals")
     assert small.loaded() == ["petals", "petals2"]
@@ -612,14 +636,10 @@ def test_a_model_in_use_is_never_evicted(small):
         assert small.loaded() == ["diabetes", "petals2"]
         with small.use("petals2"):
             error = refusal(lambda: small.ask("petals"))
-            assert (
-                error.code is ErrorCode.MEMORY_BUDGET
-                and error.retry_after_s is not None
-            )
-            assert (
-                error.message.startswith("failed to load 'petals'")
-                and "--memory-budget" in error.message
-            )
+            assert error.code is ErrorCode.MEMORY_BUDGET
+            assert error.retry_after_s is not None
+            assert error.message.startswith("failed to load 'petals'")
+            assert "--memory-budget" in error.message
         assert not is_closed(oldest)
     small.ask("petals")  # the rejection applied to that moment only
 
@@ -639,10 +659,8 @@ def test_the_default_budget_is_half_of_available_memory(models_copy):
     refused = refusal(
         lambda: derived.load(entry, entry.versions["tflite"], monotonic() + 0.05)
     )
-    assert (
-        refused.code is ErrorCode.MEMORY_BUDGET
-        and "the memory budget is 1001" in refused.message
-    )
+    assert refused.code is ErrorCode.MEMORY_BUDGET
+    assert "the memory budget is 1001" in refused.message
     assert (
         Engine(
             EngineOptions(memory_budget=7, **options), available_memory=lambda: 2002
@@ -716,7 +734,8 @@ def test_concurrent_loads_stay_within_the_budget(bench, pool, slow_labels, model
     late = refusal(lambda: one.ask("twin", deadline=one.clock.now + 0.001))
     assert late.code is ErrorCode.MEMORY_BUDGET
     second = pool.submit(one.ask, "twin")
-    assert not second.done() and one.running("twin") is None
+    assert not second.done()
+    assert one.running("twin") is None
     one.ask("petals")  # a small model fits beside the reservation
     labels.finish()
     first.result(TIMEOUT_S)  # its reservation covers the loaded model from the start
@@ -725,7 +744,8 @@ def test_concurrent_loads_stay_within_the_budget(bench, pool, slow_labels, model
     error = second.exception(TIMEOUT_S)
     assert error is None or error.code is ErrorCode.MEMORY_BUDGET
     one.ask("twin")
-    assert "digits" not in one.loaded() and "twin" in one.loaded()
+    assert "digits" not in one.loaded()
+    assert "twin" in one.loaded()
 
 
 # --- Cores
@@ -744,7 +764,8 @@ def test_threads_follow_the_cores(bench):
         until(lambda: one.running("petals") is not before)
         after = one.running("petals")
         assert after.model.threads == 1
-        assert held is before and not is_closed(before)
+        assert held is before
+        assert not is_closed(before)
         run_on_zeros(held)
     assert is_closed(before)
     one.engine.sweep()
@@ -791,7 +812,8 @@ def test_threads_of_a_manifest_do_not_follow_the_cores(bench, models_copy):
     before = one.running("petals")
     del cores[1:]
     one.engine.sweep()
-    assert one.running("petals") is before and before.model.threads == 2
+    assert one.running("petals") is before
+    assert before.model.threads == 2
 
 
 def test_a_change_of_cores_reopens_the_loaded_files(bench, models_copy):
@@ -803,9 +825,8 @@ def test_a_change_of_cores_reopens_the_loaded_files(bench, models_copy):
     del cores[1:]
     one.engine.sweep()
     until(lambda: one.state("petals") is State.READY)
-    assert (
-        one.running("petals") is not before and one.running("petals").model.threads == 1
-    )
+    assert one.running("petals") is not before
+    assert one.running("petals").model.threads == 1
     assert one.ask("petals") == answer
 
 
@@ -841,7 +862,8 @@ def test_a_model_is_not_reopened_without_room_for_both(bench):
     with one.use("petals") as held:
         del cores[1:]
         one.engine.sweep()
-        assert one.running("petals") is held and held.model.threads == 2
+        assert one.running("petals") is held
+        assert held.model.threads == 2
     one.engine.sweep()
     until(lambda: one.loaded() == [] and is_closed(held))
     assert one.state("petals") is State.ON_DEMAND
@@ -893,7 +915,8 @@ def test_models_follow_a_process_whose_cores_change(models_copy):
     first, few, again = done.stdout.splitlines()
     threads, cores = map(int, first.split())
     assert 1 <= threads <= cores
-    assert int(few) == 1 and int(again) == threads
+    assert int(few) == 1
+    assert int(again) == threads
 
 
 # --- Sequences
@@ -980,9 +1003,8 @@ def test_a_changed_model_is_reloaded_after_its_sequences_close(bench, adding):
         running.sequences.leave(step, sequence, entry, failed=True)
         reload()
         with one.engine.use(*one.named("adding", version), FOREVER) as fresh:
-            assert (
-                fresh is not running and fresh.model.entry.manifest.state.max_idle == 61
-            )
+            assert fresh is not running
+            assert fresh.model.entry.manifest.state.max_idle == 61
 
 
 def test_a_sequence_that_starts_during_a_reopen_continues(bench, adding):
@@ -990,11 +1012,9 @@ def test_a_sequence_that_starts_during_a_reopen_continues(bench, adding):
     one = bench(cores=lambda: list(cores), threads=0)
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
-        step, entry, begun = (
-            SequenceStep("a", start=True, end=False),
-            sequence_entry(),
-            [],
-        )
+        step = SequenceStep("a", start=True, end=False)
+        entry = sequence_entry()
+        begun = []
         del cores[1:]
         while_loading(
             one,
@@ -1006,9 +1026,8 @@ def test_a_sequence_that_starts_during_a_reopen_continues(bench, adding):
         until(
             lambda: bool(begun) and one.engine.state("adding", version) is State.READY
         )
-        assert one.engine.running("adding", version) is running and not is_closed(
-            running
-        )
+        assert one.engine.running("adding", version) is running
+        assert not is_closed(running)
         running.sequences.leave(step, begun[0], entry, failed=True)
         one.engine.sweep()
         until(lambda: one.engine.running("adding", version) is not running)
@@ -1023,7 +1042,8 @@ def test_closing_lets_running_requests_finish(bench):
     idle = one.running("diabetes")
     with one.use("petals") as running:
         one.engine.close()
-        assert is_closed(idle) and not is_closed(running)
+        assert is_closed(idle)
+        assert not is_closed(running)
         run_on_zeros(running)
     assert is_closed(running)
 
@@ -1036,7 +1056,8 @@ def test_nothing_is_loaded_after_closing(bench):
 
 
 def test_a_load_that_finishes_after_closing_is_discarded(bench, pool, slow_labels):
-    one, labels = bench(), slow_labels()
+    one = bench()
+    labels = slow_labels()
     loading = pool.submit(one.ask, "digits")
     labels.await_reader()
     one.engine.close()

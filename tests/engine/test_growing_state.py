@@ -32,7 +32,8 @@ FEEDBACK = '[state.feedback]\n"past.0" = "present.0"\n'
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Serve a model that appends its input to its state along the middle dimension."""
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    helper = onnx.helper
+    float32 = onnx.TensorProto.FLOAT
     taken = [
         helper.make_tensor_value_info(name, float32, ["batch", length, 2])
         for name, length in (("x", "new"), ("past.0", "before"))
@@ -108,7 +109,8 @@ def test_a_model_may_overwrite_its_initial_state(serve: Serve) -> None:
     The next request must start with zeros.
     """
     with serve(FEEDBACK).running("cache", None) as (_, running):
-        model, x = running.model, as_tensor("x", np.ones((1, 1, 2), np.float32))
+        model = running.model
+        x = as_tensor("x", np.ones((1, 1, 2), np.float32))
         for _ in range(2):
             state = collect([x], model.inputs, False, model.first_state).state["past.0"]
             np.testing.assert_array_equal(state, np.zeros((1, 1, 2)))

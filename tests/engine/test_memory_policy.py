@@ -30,11 +30,9 @@ def resident(
     return Resident(key, size, last_used, in_use, keep_alive)
 
 
-OLD, MIDDLE, NEW = (
-    resident("old", 10, 1.0),
-    resident("middle", 20, 2.0),
-    resident("new", 30, 3.0),
-)
+OLD = resident("old", 10, 1.0)
+MIDDLE = resident("middle", 20, 2.0)
+NEW = resident("new", 30, 3.0)
 BUSY = resident("busy", 40, 0.0, in_use=True)
 
 

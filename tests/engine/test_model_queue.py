@@ -61,7 +61,8 @@ def later() -> RequestOptions:
 
 def until(condition: Callable[[], bool]) -> None:
     """Poll until a condition is true."""
-    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline = monotonic() + TIMEOUT_S
+    pause = threading.Event()
     while not condition():
         assert monotonic() < deadline
         pause.wait(0.001)
@@ -74,11 +75,13 @@ def test_an_idle_session_runs_on_the_calling_thread():
     )
     assert entry.result == (session, threading.get_ident())
     assert (entry.executions, entry.batch_rows) == (1, None)
-    assert entry.queue_ns >= 0 and entry.run_ns >= 0
+    assert entry.queue_ns >= 0
+    assert entry.run_ns >= 0
 
 
 def test_a_full_queue_rejects_at_once(pool):
-    queue, holder = ModelQueue([object()], queue_limit=2), Holder()
+    queue = ModelQueue([object()], queue_limit=2)
+    holder = Holder()
     futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
     futures += [
@@ -102,7 +105,8 @@ def test_a_full_queue_rejects_at_once(pool):
 
 
 def test_the_retry_time_grows_with_the_length_of_the_runs(pool):
-    queue, holder = ModelQueue([object()], queue_limit=1), Holder()
+    queue = ModelQueue([object()], queue_limit=1)
+    holder = Holder()
     queue._entries.recent_run_s = 20.0
     first = pool.submit(run, queue, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
@@ -115,11 +119,14 @@ def test_the_retry_time_grows_with_the_length_of_the_runs(pool):
     )  # the running one and the waiting one
     assert "(1 request waits)" in refusal.value.message
     holder.proceed.set()
-    assert first.result(TIMEOUT_S) and second.result(TIMEOUT_S)
+    assert first.result(TIMEOUT_S)
+    assert second.result(TIMEOUT_S)
 
 
 def test_waiting_requests_are_served_in_order_of_arrival(pool):
-    queue, holder, order = ModelQueue([object()], queue_limit=10), Holder(), []
+    queue = ModelQueue([object()], queue_limit=10)
+    holder = Holder()
+    order = []
     futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
     for number in range(8):
@@ -136,7 +143,8 @@ def test_waiting_requests_are_served_in_order_of_arrival(pool):
 
 
 def test_work_is_not_started_after_its_deadline():
-    queue, started = ModelQueue([object()], 1, clock=lambda: 100.0), []
+    queue = ModelQueue([object()], 1, clock=lambda: 100.0)
+    started = []
     with pytest.raises(ApiError) as refusal:
         run(queue, started.append, RequestOptions(100.0))
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
@@ -145,11 +153,9 @@ def test_work_is_not_started_after_its_deadline():
 
 def test_a_waiting_request_fails_at_its_deadline(pool):
     now = [100.0]
-    queue, holder, started = (
-        ModelQueue([object()], queue_limit=1, clock=lambda: now[0]),
-        Holder(),
-        [],
-    )
+    queue = ModelQueue([object()], queue_limit=1, clock=lambda: now[0])
+    holder = Holder()
+    started = []
     first = pool.submit(run, queue, holder, RequestOptions(200.0))
     assert holder.entered.wait(TIMEOUT_S)
     late = pool.submit(run, queue, started.append, RequestOptions(150.0))
@@ -171,7 +177,8 @@ def test_a_waiting_request_fails_at_its_deadline(pool):
 
 
 def test_one_thread_watches_deadlines_and_then_ends(pool):
-    queue, holder = ModelQueue([object()], queue_limit=8), Holder()
+    queue = ModelQueue([object()], queue_limit=8)
+    holder = Holder()
     first = pool.submit(run, queue, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
     late = [
@@ -187,7 +194,8 @@ def test_one_thread_watches_deadlines_and_then_ends(pool):
 
 
 def test_a_freed_session_goes_to_one_waiting_request(pool):
-    session, holders = object(), [Holder() for _ in range(4)]
+    session = object()
+    holders = [Holder() for _ in range(4)]
     queue = ModelQueue([session], queue_limit=10)
     futures = []
     for count, holder in enumerate(holders):
@@ -283,7 +291,8 @@ def test_work_that_raises_frees_its_session(error):
 
 
 def test_work_that_raises_passes_on_its_session(pool):
-    queue, holder = ModelQueue([object()], 1), Holder()
+    queue = ModelQueue([object()], 1)
+    holder = Holder()
 
     def fail(session: object) -> None:
         holder(session)
@@ -301,7 +310,8 @@ def test_work_that_raises_passes_on_its_session(pool):
 
 def test_several_sessions_run_at_the_same_time(pool):
     sessions = [object(), object(), object()]
-    queue, meeting = ModelQueue(sessions, 1), threading.Barrier(3)
+    queue = ModelQueue(sessions, 1)
+    meeting = threading.Barrier(3)
 
     def meet(session: object) -> object:
         meeting.wait(TIMEOUT_S)
@@ -387,7 +397,8 @@ def test_a_stream_needs_one_queue_entry(pool):
 
 
 def test_a_running_request_of_a_stream_finishes(pool):
-    queue, holder = ModelQueue([object()], 1), Holder()
+    queue = ModelQueue([object()], 1)
+    holder = Holder()
     first = pool.submit(
         run,
         queue,
@@ -421,7 +432,8 @@ def test_lower_ranks_go_first(pool):
 
 def test_an_urgent_request_enters_a_full_queue(pool):
     crowd = Crowd(pool, queue_limit=2)
-    kept, last = crowd.enter("kept"), crowd.enter("last")
+    kept = crowd.enter("kept")
+    last = crowd.enter("last")
     urgent = crowd.enter("urgent", waits=False, rank=1)
     assert fate(last) is ErrorCode.QUEUE_FULL
     assert fate(crowd.enter("background", rank=9)) is ErrorCode.QUEUE_FULL
@@ -429,7 +441,8 @@ def test_an_urgent_request_enters_a_full_queue(pool):
 
 
 def test_a_cancelled_request_ends_at_once(pool):
-    crowd, switch = Crowd(pool), Cancellation()
+    crowd = Crowd(pool)
+    switch = Cancellation()
     given_up = crowd.enter("given up", cancellation=switch)
     stays = crowd.enter("stays")
     switch.cancel()
@@ -441,7 +454,9 @@ def test_a_cancelled_request_ends_at_once(pool):
 
 
 def test_a_running_request_is_not_cancelled(pool):
-    queue, holder, switch = ModelQueue([object()], 1), Holder(), Cancellation()
+    queue = ModelQueue([object()], 1)
+    holder = Holder()
+    switch = Cancellation()
     running = pool.submit(
         run, queue, holder, RequestOptions(later().deadline, cancellation=switch)
     )
@@ -453,7 +468,8 @@ def test_a_running_request_is_not_cancelled(pool):
 
 def test_cancelling_during_a_handover_loses_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
-    queue, start = ModelQueue(used, queue_limit=64), threading.Barrier(20)
+    queue = ModelQueue(used, queue_limit=64)
+    start = threading.Barrier(20)
 
     def hammer(seed: int) -> list[str]:
         start.wait(TIMEOUT_S)
@@ -514,8 +530,6 @@ def test_streams_of_two_clients_do_not_replace_each_other() -> None:
         {"stream": "camera"}, owner="a", longest_wait=60.0, clock=lambda: 2.0
     )
     evicted = queue.enqueue(Entry(newer), 2.0)
-    assert (
-        evicted is not None
-        and evicted[0].options is options[0]
-        and evicted[1] is ErrorCode.SUPERSEDED
-    )
+    assert evicted is not None
+    assert evicted[0].options is options[0]
+    assert evicted[1] is ErrorCode.SUPERSEDED

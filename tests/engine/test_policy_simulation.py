@@ -23,7 +23,8 @@ from simulated_world import FOREVER, Fate, World
 
 def poisson(rate: float, seconds: float, seed: int) -> Iterable[float]:
     """Return times of independent arrivals."""
-    draw, time = random.Random(seed), 0.0
+    draw = random.Random(seed)
+    time = 0.0
     while (time := time + draw.expovariate(rate)) < seconds:
         yield time
 
@@ -45,7 +46,10 @@ ARRIVALS = {
 @pytest.mark.parametrize("timeouts", [0.35, 1.0, 3.0, 30.0])
 @pytest.mark.parametrize("arrivals", ARRIVALS)
 def test_goodput_stays_at_the_maximum_under_fourfold_load(arrivals, timeouts):
-    """Goodput counts answers within the deadline; the model can make ten per second."""
+    """Goodput counts answers within the deadline.
+
+    The model can make ten per second.
+    """
     world = World(slots=2)
     queue = world.queue(0.1)
     for time in ARRIVALS[arrivals]():
@@ -71,7 +75,8 @@ def test_rejections_are_immediate():
         world.send(queue, time)
     world.run()
     refused = [fate for fate in world.fates if fate.code is ErrorCode.QUEUE_FULL]
-    assert len(refused) > 1000 and all(fate.age == 0 for fate in refused)
+    assert len(refused) > 1000
+    assert all(fate.age == 0 for fate in refused)
 
 
 @pytest.mark.parametrize("cameras", [1, 2, 5])
@@ -106,10 +111,8 @@ def test_many_streams_at_fourfold_load(cameras):
     # A frame replaces its predecessor, so each camera waits for one round at most.
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
     by_camera = Counter(fate.entry.options.stream for fate in answers)
-    assert (
-        len(by_camera) == cameras
-        and max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
-    )
+    assert len(by_camera) == cameras
+    assert max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -148,7 +151,8 @@ def test_holding_back_the_newest_frame_keeps_answers_fresh(
         world.run()
         return world.answers()
 
-    kept, waited = play(holding=True), play(holding=False)
+    kept = play(holding=True)
+    waited = play(holding=False)
     assert [fate.entry.options.arrived for fate in kept] == [
         fate.entry.options.arrived for fate in waited
     ]
@@ -160,7 +164,9 @@ def test_dropping_superseded_requests_changes_no_answer(seed):
     """While an earlier request waits, a transport may drop an older one of the stream."""
 
     def play(passing_over: bool) -> list[tuple[float, float]]:
-        draw, world, time = random.Random(seed), World(slots=2), 0.0
+        draw = random.Random(seed)
+        world = World(slots=2)
+        time = 0.0
         queue = world.queue(0.1, limit=3)
         for _ in range(300):
             time += draw.expovariate(8.0)
@@ -186,8 +192,9 @@ def test_dropping_superseded_requests_changes_no_answer(seed):
 
 
 def test_a_stream_progresses_beside_a_full_queue():
-    """A newer frame keeps the older one's turn; otherwise a busy model would never run
-    it.
+    """A newer frame keeps the older one's turn.
+
+    Otherwise a busy model would never run it.
     """
     world = World(slots=2)
     queue = world.queue(0.1, limit=32)
@@ -207,7 +214,10 @@ def test_a_stream_progresses_beside_a_full_queue():
 
 
 def test_many_deadlines_at_once():
-    """All deadlines pass at once; no late request starts, and the next one is served."""
+    """All deadlines pass at once.
+
+    No late request starts, and the next one is served.
+    """
     world = World(slots=2)
     queue = world.queue(0.1, limit=1024)
     for number in range(500):
@@ -223,7 +233,10 @@ def test_many_deadlines_at_once():
 
 
 def test_a_wrong_run_time_estimate_starves_no_request():
-    """The first run was very slow; requests with shorter deadlines must still run."""
+    """The first run was very slow.
+
+    Requests with shorter deadlines must still run.
+    """
     seconds = iter([100.0])
     world = World(slots=2)
     queue = world.queue(lambda rows: next(seconds, 0.1))
@@ -235,7 +248,8 @@ def test_a_wrong_run_time_estimate_starves_no_request():
 
 
 def test_cancelled_requests_cost_nothing():
-    draw, world = random.Random(4), World(slots=2)
+    draw = random.Random(4)
+    world = World(slots=2)
     queue = world.queue(0.1)
     for time in poisson(40, 60, 5):
         entry = world.send(queue, time, 10.0)
@@ -271,7 +285,8 @@ def test_a_slow_model_does_not_delay_a_fast_one(cores, instances):
     10 ms.
     """
     world = World(slots=cores + 1)
-    slow, fast = world.queue(1.0, sessions=instances), world.queue(0.01)
+    slow = world.queue(1.0, sessions=instances)
+    fast = world.queue(0.01)
     for time in poisson(4 * instances, 100, 8):
         world.send(slow, time)
     for time in poisson(20, 100, 9):
@@ -299,7 +314,8 @@ def test_two_busy_models_get_the_same_time(seconds):
 
 def test_idle_flows_do_not_accumulate_credit():
     world = World(slots=1)
-    busy, back = world.queue(0.1), world.queue(0.1)
+    busy = world.queue(0.1)
+    back = world.queue(0.1)
     for number in range(4000):
         world.send(busy, number / 40, 10.0)
     for number in range(400):
@@ -312,7 +328,8 @@ def test_idle_flows_do_not_accumulate_credit():
 
 def test_queues_of_one_flow_count_as_one():
     """Sequences with their own sessions do not multiply their model's share."""
-    world, flow = World(slots=1), Flow()
+    world = World(slots=1)
+    flow = Flow()
     many = [world.queue(0.1, flow=flow) for _ in range(4)]
     other = world.queue(0.1)
     for queue in (*many, other):
@@ -358,7 +375,10 @@ def test_batches_multiply_what_a_model_can_do():
 
 
 def test_unprofitable_batches_are_abandoned():
-    """Each change of size costs more than it saves; the alternative is found and kept."""
+    """Each change of size costs more than it saves.
+
+    The alternative is found and kept.
+    """
     world = crowd(lambda rows: 0.1 if rows == 1 else 0.15 * rows, BatchingAdvisor())
     assert len(world.answers()) >= 0.9 * 10 * 200  # includes the cost of the trials
     assert world.runs[1] > 10 * (world.runs.total() - world.runs[1])

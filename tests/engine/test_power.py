@@ -30,7 +30,8 @@ from pocketserve.repository.scan import scan
 from pocketserve.runtimes.registry import FORMATS, runtime_for
 from pocketserve_wire import ApiError, ErrorCode
 
-LOW, HOT = 15.0, 42.0
+LOW = 15.0
+HOT = 42.0
 TIMEOUT_S = 120.0
 
 
@@ -124,7 +125,8 @@ def test_read_the_kernels_files(tmp_path):
     )
     zone(tmp_path, 0, "cpu-0-0", "95000")
     found = Battery(tmp_path, nowhere)
-    assert found.read_files() == Reading(14.0, False, 43.1) and not found.tells_nothing
+    assert found.read_files() == Reading(14.0, False, 43.1)
+    assert not found.tells_nothing
     (tmp_path / "sys/class/power_supply/battery/capacity").write_text("50\n")
     assert found.read_files().charge == 50.0
 
@@ -286,23 +288,24 @@ def check_battery(watch: PowerWatch) -> None:
 
 def test_files_are_read_once_a_minute(caplog):
     caplog.set_level("INFO")
-    clock, battery = Clock(), Planted(Reading(10, False, 30))
+    clock = Clock()
+    battery = Planted(Reading(10, False, 30))
     watch = watch_of(battery, clock)
     changes: list[frozenset[str]] = []
     watch.on_change = lambda: changes.append(watch.reasons)
-    assert watch.due(clock.now) and not watch.low
+    assert watch.due(clock.now)
+    assert not watch.low
     check_battery(watch)
-    assert (
-        watch.low
-        and watch.describe() == "the battery is at 10 %"
-        and not watch.due(clock.now)
-    )
+    assert watch.low
+    assert watch.describe() == "the battery is at 10 %"
+    assert not watch.due(clock.now)
     battery.files = Reading(10, True, 30)
     check_battery(watch)
     assert watch.low  # not read yet
     clock.now += LOOK_S
     check_battery(watch)
-    assert not watch.low and changes == [{BATTERY}, frozenset()]
+    assert not watch.low
+    assert changes == [{BATTERY}, frozenset()]
     assert [record.getMessage() for record in caplog.records] == [
         "low power (the battery is at 10 %): fewer threads, and background requests are refused",
         "power is no longer low",
@@ -313,10 +316,12 @@ def test_files_are_read_once_a_minute(caplog):
 
 
 def test_a_failing_program_is_run_less_and_less_often():
-    clock, battery = Clock(), Planted(Reading(), Reading(50, False, 45), program="x")
+    clock = Clock()
+    battery = Planted(Reading(), Reading(50, False, 45), program="x")
     watch = watch_of(battery, clock)
     check_battery(watch)
-    assert battery.asked == 1 and watch.reasons == {HEAT}
+    assert battery.asked == 1
+    assert watch.reasons == {HEAT}
     clock.now += ASK_S - 1
     check_battery(watch)
     assert battery.asked == 1
@@ -333,20 +338,23 @@ def test_a_failing_program_is_run_less_and_less_often():
 
 
 def test_one_failure_of_the_program_keeps_its_last_answer():
-    clock, battery = Clock(), Planted(Reading(), Reading(5, False, 30), program="x")
+    clock = Clock()
+    battery = Planted(Reading(), Reading(5, False, 30), program="x")
     watch = watch_of(battery, clock)
     check_battery(watch)
     battery.answer = None
     clock.now += ASK_S
     check_battery(watch)
-    assert watch.low and battery.asked == 2
+    assert watch.low
+    assert battery.asked == 2
 
 
 def test_a_desktop_is_checked_only_once():
     clock = Clock()
     watch = watch_of(Battery(Path("/nowhere"), nowhere), clock)
     watch.look()
-    assert not watch.low and not watch.due(1e12)
+    assert not watch.low
+    assert not watch.due(1e12)
 
 
 @pytest.mark.parametrize(("mode", "low"), [("on", True), ("off", False)])
@@ -356,7 +364,8 @@ def test_a_setting_disables_the_checks(mode, low):
 
     watch = PowerWatch(mode, LOW, HOT, open_battery=never)
     watch.look()
-    assert watch.low is low and not watch.due(1e12)
+    assert watch.low is low
+    assert not watch.due(1e12)
     assert watch.reasons == ({ASKED} if low else set())
 
 
@@ -369,26 +378,23 @@ def refusal(watch: PowerWatch) -> ApiError | None:
 
 
 def test_a_rejection_says_when_to_retry():
-    clock, battery = Clock(), Planted(Reading(10, False, 43))
+    clock = Clock()
+    battery = Planted(Reading(10, False, 43))
     watch = watch_of(battery, clock)
     assert refusal(watch) is None
     check_battery(watch)
     clock.now += 20
     refused = refusal(watch)
-    assert (
-        refused is not None
-        and refused.code is ErrorCode.LOW_POWER
-        and refused.retry_after_s == LOOK_S - 20
-    )
+    assert refused is not None
+    assert refused.code is ErrorCode.LOW_POWER
+    assert refused.retry_after_s == LOOK_S - 20
     assert "the battery is at 10 % and the battery has 43 °C" in refused.message
     clock.now += STALE_S
     assert refusal(watch) is None  # no longer known
     asked = refusal(PowerWatch("on"))
-    assert (
-        asked is not None
-        and asked.retry_after_s
-        and "setting low_power" in asked.message
-    )
+    assert asked is not None
+    assert asked.retry_after_s
+    assert "setting low_power" in asked.message
 
 
 # --- The engine
@@ -431,7 +437,8 @@ def until(condition) -> None:
 
 
 def test_low_power_halves_a_models_threads(opened):
-    clock, battery = Clock(), Planted(Reading(10, False, 30))
+    clock = Clock()
+    battery = Planted(Reading(10, False, 30))
     engine = opened(watch_of(battery, clock))
     assert threads_of(engine) == 2
     slots = engine._scheduler.policy.slots
@@ -448,7 +455,8 @@ def test_low_power_halves_a_models_threads(opened):
 def test_low_power_halves_a_manifests_threads(opened, models_copy):
     manifest = models_copy / "petals" / "model.toml"
     manifest.write_text("threads = 3\n" + manifest.read_text())
-    clock, battery = Clock(), Planted(Reading(90, False, 30))
+    clock = Clock()
+    battery = Planted(Reading(90, False, 30))
     engine = opened(watch_of(battery, clock))
     assert threads_of(engine, models_copy) == 3
     battery.files = Reading(10, False, 30)

@@ -32,7 +32,8 @@ from pocketserve_wire.oip import (
 from queue_entries import respond
 
 DATA = ROOT / "tests" / "runtimes" / "data"
-OLD, NEW = [3.5, 0.75], [4.5, 0.75]
+OLD = [3.5, 0.75]
+NEW = [4.5, 0.75]
 """Answers of ``dynamic_batch`` to 1, 2, 3, with its first weight unchanged and set to
 2.
 """
@@ -213,7 +214,8 @@ def test_each_answer_during_a_reload_comes_from_one_model(folder, serve):
     """Each request keeps its model, so no answer mixes two models or lacks one."""
     service = serve()
     warm(service)
-    over, faults = threading.Event(), set()
+    over = threading.Event()
+    faults = set()
 
     def keep_asking(first: int) -> int:
         asked = 0

@@ -1,4 +1,7 @@
-"""Each request in a model's queue ends once; no session is lost or shared."""
+"""Each request in a model's queue ends once.
+
+No session is lost or shared.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,8 @@ class Office:
         **work: Any,
     ) -> int:
         """Submit a request; return its number."""
-        number, switch = len(self.switches) + 1, Cancellation()
+        number = len(self.switches) + 1
+        switch = Cancellation()
         self.switches[number] = switch
         options = RequestOptions(self.clock.now + lasts, rank=rank, cancellation=switch)
 
@@ -137,8 +141,9 @@ class Office:
         self._add(self.jobs.pop(which % len(self.jobs))())
 
     def hold(self, queue: int = 0) -> Any:
-        """Start a run of another thread; return the function that ends it, or None if
-        it would wait.
+        """Start a run of another thread.
+
+        Return the function that ends it, or None if it would wait.
         """
         entries = self.queues[queue]._entries
         session = self.scheduler.policy.start(entries)
@@ -166,13 +171,16 @@ def test_a_thread_continues_with_the_next_request():
         1,
         2,
         3,
-    ] and not office.jobs
+    ]
+    assert not office.jobs
     end()
     job = office.jobs.pop()
     following = job()
     # the thread itself gets the next request
-    assert office.ended == {1: 1} and not office.jobs
-    assert following() is None and office.ended == {1: 1, 2: 2}
+    assert office.ended == {1: 1}
+    assert not office.jobs
+    assert following() is None
+    assert office.ended == {1: 1, 2: 2}
     assert len(office.jobs) == 1  # which needs its own thread
     office.finish()
     assert office.ended == {1: 1, 2: 2, 3: 3}
@@ -185,7 +193,8 @@ def test_another_thread_starts_the_next_run_after_a_batch():
         office.send(key="k")
     end()
     assert office.jobs.pop()() is None
-    assert office.ended == {1: 1, 2: 2, 3: 3} and len(office.jobs) == 1
+    assert office.ended == {1: 1, 2: 2, 3: 3}
+    assert len(office.jobs) == 1
     office.finish()
     assert office.ended == {number: number for number in range(1, 6)}
 
@@ -233,24 +242,27 @@ def test_a_request_is_not_run_after_its_deadline():
     office.clock.now = 2.0
     office.scheduler.expire()
     office.scheduler.expire()
-    assert office.ended == {1: ErrorCode.DEADLINE_EXCEEDED} and not office.jobs
+    assert office.ended == {1: ErrorCode.DEADLINE_EXCEEDED}
+    assert not office.jobs
     end()
-    assert (
-        office.send(lasts=0.0) == 2 and office.ended[2] is ErrorCode.DEADLINE_EXCEEDED
-    )
+    assert office.send(lasts=0.0) == 2
+    assert office.ended[2] is ErrorCode.DEADLINE_EXCEEDED
 
 
 def test_a_cancelled_request_leaves_the_queue():
     office = Office()
     end = office.hold()
     office.switches[office.send()].cancel()
-    assert office.ended == {1: ErrorCode.CANCELLED} and office.queues[0].waiting == 0
+    assert office.ended == {1: ErrorCode.CANCELLED}
+    assert office.queues[0].waiting == 0
     end()
     assert not office.jobs
 
 
 def test_a_request_cancelled_while_it_is_enqueued_ends_once():
-    office, switch, ended = Office(), Cancellation(), []
+    office = Office()
+    switch = Cancellation()
+    ended = []
     end = office.hold()
     enqueue = office.scheduler.enqueue
 
@@ -265,17 +277,16 @@ def test_a_request_cancelled_while_it_is_enqueued_ends_once():
     )
     assert office.queues[0].submit(entry) is None
     [error] = ended
-    assert (
-        isinstance(error, ApiError)
-        and error.code is ErrorCode.CANCELLED
-        and office.queues[0].waiting == 0
-    )
+    assert isinstance(error, ApiError)
+    assert error.code is ErrorCode.CANCELLED
+    assert office.queues[0].waiting == 0
     end()
     assert not office.jobs
 
 
 def test_a_finishing_thread_runs_a_request_without_a_thread():
-    office, ended = Office(), []
+    office = Office()
+    ended = []
     end = office.hold()
 
     def no_thread(job: Job) -> None:
@@ -300,7 +311,8 @@ def test_a_finishing_thread_runs_a_request_without_a_thread():
 
 
 def test_many_runs_without_a_thread_do_not_recurse():
-    office, ended = Office(limit=2000), []
+    office = Office(limit=2000)
+    ended = []
     end = office.hold()
 
     def no_thread(job: Job) -> None:
@@ -321,13 +333,15 @@ def test_many_runs_without_a_thread_do_not_recurse():
     job: Job | None = leaders[0].begin
     while job is not None:
         job = job()
-    assert ended == list(range(1500)) and end is not None
+    assert ended == list(range(1500))
+    assert end is not None
     office.finish()
     assert office.ended == {1: 1}
 
 
 def test_a_fault_in_one_answer_affects_no_other():
-    office, ended = Office(batches=True), []
+    office = Office(batches=True)
+    ended = []
     end = office.hold()
 
     def fault(outcome: Any) -> None:
@@ -344,7 +358,8 @@ def test_a_fault_in_one_answer_affects_no_other():
     end()
     office.finish()
     assert ended[1:] == [3, 4]
-    assert office.queues[0].waiting == 0 and office.scheduler.policy.busy == 0
+    assert office.queues[0].waiting == 0
+    assert office.scheduler.policy.busy == 0
 
 
 def test_decoding_context_does_not_leak_into_the_next_run():
@@ -352,11 +367,13 @@ def test_decoding_context_does_not_leak_into_the_next_run():
     entries = office.queues[0]._entries
     session = office.scheduler.policy.start(entries)
     office.scheduler.finish(entries, session, 0.05, (), 0.05)
-    assert entries.recent_run_s == 0.0 and entries.flow.service_time == 0.05
+    assert entries.recent_run_s == 0.0
+    assert entries.flow.service_time == 0.05
 
 
 def test_a_request_freed_by_another_thread_starts_without_a_lock():
-    cores, free = [0], []
+    cores = [0]
+    free = []
     engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)
     queue = ModelQueue([object(), object()], 8, scheduler=engine._scheduler)
     assert engine._scheduler.policy.start(queue._entries) is not None
@@ -400,45 +417,82 @@ OPERATIONS = st.lists(
 )
 
 
+class Events:
+    """Events of a random test, applied to an office."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._held: list[Callable[[], None]] = []
+
+    def send(self, queue: int, rank: int, key: str | None) -> None:
+        """Send a request.
+
+        Some are kept by their thread, and some fail.
+        """
+        self._office.send(
+            queue,
+            rank=rank,
+            lasts=2.0,
+            keeps=rank % 2 == 0,
+            key=key,
+            fails=key == "fails",
+        )
+
+    def step(self, thread: int) -> None:
+        """Let a thread run its current job, if there is one."""
+        if self._office.jobs:
+            self._office.step(thread)
+
+    def cancel(self, request: int) -> None:
+        """Cancel a request that exists."""
+        if request in self._office.switches:
+            self._office.switches[request].cancel()
+
+    def expire(self) -> None:
+        """Expire requests whose deadline has passed."""
+        self._office.scheduler.expire()
+
+    def wait(self, seconds: float) -> None:
+        """Advance the clock."""
+        self._office.clock.now += seconds
+
+    def hold(self, queue: int) -> None:
+        """Start a run of another thread, unless it would wait."""
+        end = self._office.hold(queue)
+        if end is not None:
+            self._held.append(end)
+
+    def end(self, number: int) -> None:
+        """End one of the runs of other threads."""
+        if self._held:
+            self._held.pop(number % len(self._held))()
+
+    def resize(self, slots: int) -> None:
+        """Change the number of slots."""
+        self._office.scheduler.resize(slots)
+        self._office.scheduler.start_waiting()
+
+    def end_all(self) -> None:
+        """End the runs of other threads."""
+        for end in self._held:
+            end()
+
+
 @given(OPERATIONS, st.integers(1, 2), st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_every_request_ends_once_in_any_order_of_events(operations, sessions, batches):
     office = Office(2, sessions, limit=4, slots=3, batches=batches)
-    held: list[Callable[[], None]] = []
+    events = Events(office)
     for name, *arguments in operations:
-        if name == "send":
-            queue, rank, key = arguments
-            office.send(
-                queue,
-                rank=rank,
-                lasts=2.0,
-                keeps=rank % 2 == 0,
-                key=key,
-                fails=key == "fails",
-            )
-        elif name == "step" and office.jobs:
-            office.step(arguments[0])
-        elif name == "cancel" and arguments[0] in office.switches:
-            office.switches[arguments[0]].cancel()
-        elif name == "expire":
-            office.scheduler.expire()
-        elif name == "wait":
-            office.clock.now += arguments[0]
-        elif name == "hold" and (end := office.hold(arguments[0])) is not None:
-            held.append(end)
-        elif name == "end" and held:
-            held.pop(arguments[0] % len(held))()
-        elif name == "resize":
-            office.scheduler.resize(arguments[0])
-            office.scheduler.start_waiting()
-    for end in held:
-        end()
+        getattr(events, name)(*arguments)
+    events.end_all()
     office.finish()
     # no run starts after its deadline, since the deadline thread expires it
     office.scheduler.expire()
     office.finish()
     assert sorted(office.ended) == sorted(office.switches)
     for queue, own in zip(office.queues, office.sessions, strict=True):
-        assert queue.waiting == 0 and queue.flow.busy == 0
+        assert queue.waiting == 0
+        assert queue.flow.busy == 0
         assert sorted(map(id, queue._entries.idle)) == sorted(map(id, own))
     assert office.scheduler.policy.busy == 0

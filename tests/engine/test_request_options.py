@@ -40,14 +40,14 @@ def test_the_earliest_limit_applies(parameters, deadline, expected):
 def test_the_other_options_are_copied():
     switch = Cancellation()
     terms = read({"priority": 1, "stream": "camera"}, None, switch)
-    assert (terms.rank, terms.stream, terms.arrived) == (1, ("", "camera"), NOW)
+    assert terms.rank == 1
+    assert terms.stream == ("", "camera")
+    assert terms.arrived == NOW
     assert terms.cancellation is switch
     plain = read({"priority": 0})
-    assert (plain.rank, plain.stream, plain.cancellation) == (
-        DEFAULT_PRIORITY,
-        "",
-        None,
-    )
+    assert plain.rank == DEFAULT_PRIORITY
+    assert plain.stream == ""
+    assert plain.cancellation is None
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,10 @@ class Step(FunctionEntry):
         return session
 
     def submit(self) -> object:
-        """Submit it to the sequence's queue; return the job of a free session."""
+        """Submit it to the sequence's queue.
+
+        Return the job of a free session.
+        """
         return self.sequences.queue_of(self.sequence).submit(self)
 
     def end(self, result: object) -> None:
@@ -145,7 +148,8 @@ def test_a_busy_sequence_cannot_be_restarted() -> None:
 
 def test_steps_run_in_order_of_arrival() -> None:
     """Neither the order of their threads nor their priority matters."""
-    sequences, order = table(queue_limit=20), []
+    sequences = table(queue_limit=20)
+    order = []
     first = Step(sequences, start("a"))
     steps = [
         Step(sequences, go_on("a"), RequestOptions(later().deadline, rank=rank))
@@ -175,7 +179,8 @@ def test_a_late_step_does_not_change_the_sequence() -> None:
 
 
 def test_a_waiting_step_can_be_cancelled() -> None:
-    sequences, switch = table(), Cancellation()
+    sequences = table()
+    switch = Cancellation()
     first = Step(sequences, start("a"))
     waiting = Step(
         sequences, go_on("a"), RequestOptions(later().deadline, cancellation=switch)
@@ -190,7 +195,8 @@ def test_a_waiting_step_can_be_cancelled() -> None:
 
 def test_a_step_that_ends_before_waiting_lets_the_next_run() -> None:
     sequences = table()
-    first, second = Step(sequences, start("a")), Step(sequences, go_on("a"))
+    first = Step(sequences, start("a"))
+    second = Step(sequences, go_on("a"))
     assert second.submit() is None
     first.end(ApiError(ErrorCode.CANCELLED, "its caller is gone"))
     assert second.result is second.sequence.session
@@ -219,8 +225,9 @@ def test_a_session_that_cannot_be_opened_blocks_no_other() -> None:
 
 
 def test_sequences_are_bounded() -> None:
-    """The longest idle sequence is evicted, busy ones stay, waiting steps are bounded,
-    and idle ones expire.
+    """The longest idle sequence is evicted, and busy ones stay.
+
+    Waiting steps are bounded, and idle sequences expire.
     """
     clock = Clock()
     sequences = table(maximum=2, queue_limit=2, clock=clock)
@@ -264,7 +271,8 @@ def test_memory_of_sequences_is_counted() -> None:
 
 def test_queries_of_the_engine_do_not_wait_for_a_closing_session() -> None:
     """The engine asks under its own lock, which would block all requests."""
-    closing, counted = threading.Event(), threading.Event()
+    closing = threading.Event()
+    counted = threading.Event()
 
     class Slow(Counted):
         def close(self) -> None:
@@ -278,11 +286,9 @@ def test_queries_of_the_engine_do_not_wait_for_a_closing_session() -> None:
     assert closing.wait(WAIT_S)
     watch = threading.Timer(WAIT_S / 2, counted.set)
     watch.start()
-    assert (
-        sequences.memory_bytes == 0
-        and sequences.next_expiry() is None
-        and not counted.is_set()
-    )
+    assert sequences.memory_bytes == 0
+    assert sequences.next_expiry() is None
+    assert not counted.is_set()
     watch.cancel()
     counted.set()
     thread.join(WAIT_S)

@@ -144,7 +144,8 @@ def test_totals_are_sums_of_recorded_values(events):
 
 @pytest.mark.parametrize("threads", [8])
 def test_no_count_is_lost_between_threads(threads):
-    statistics, start = VersionStatistics(), threading.Barrier(threads)
+    statistics = VersionStatistics()
+    start = threading.Barrier(threads)
 
     def record() -> None:
         start.wait(120)

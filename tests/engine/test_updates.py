@@ -84,7 +84,8 @@ def stalled_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Block all loads, and requests that wait for them, until the event is set."""
     from pocketserve.engine.lifecycle import loader
 
-    load, go_on = loader.ModelLoader._load, threading.Event()
+    load = loader.ModelLoader._load
+    go_on = threading.Event()
 
     def stalled(self: Any, entry: Any, version: Any, deadline: float) -> Any:
         if version.name != "1" or (version.path.parent / "changed").exists():
@@ -137,7 +138,8 @@ def test_requests_do_not_wait_for_a_changed_file(
 def test_files_that_keep_changing_are_not_loaded(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, names = local(), ("a.bin", "b.bin")
+    one = local()
+    names = ("a.bin", "b.bin")
     folder = put(one.root, 1, external(names))
     sum_of_files(folder, dict.fromkeys(names, 1.0))
     assert one.ask() == ("1", 3.0)
@@ -154,14 +156,14 @@ def test_files_that_keep_changing_are_not_loaded(
 def test_an_unloaded_model_is_rejected_while_its_files_are_written(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, names = local(), ("a.bin", "b.bin")
+    one = local()
+    names = ("a.bin", "b.bin")
     monkeypatch.setattr(quiet, "QUIET_S", 3600.0)
     sum_of_files(put(one.root, 1, external(names)), dict.fromkeys(names, 1.0))
     status, answer = one.request("/v2/models/m/infer")
-    assert (status, answer["code"]) == (
-        503,
-        "MODEL_NOT_READY",
-    ) and "are being written; ask again" in answer["error"]
+    assert status == 503
+    assert answer["code"] == "MODEL_NOT_READY"
+    assert "are being written; ask again" in answer["error"]
     monkeypatch.setattr(quiet, "QUIET_S", 0.1)
     assert one.ask() == ("1", 3.0)
 
@@ -172,10 +174,12 @@ def test_files_that_change_during_a_load_are_reloaded(
     """The model's copy is older than the labels, which are read later."""
     from pocketserve.engine.lifecycle import loader
 
-    one, names = local(), ("a.bin", "b.bin")
+    one = local()
+    names = ("a.bin", "b.bin")
     folder = put(one.root, 1, external(names))
     sum_of_files(folder, dict.fromkeys(names, 1.0))
-    load, answers = loader.ModelLoader._load, list[float]()
+    load = loader.ModelLoader._load
+    answers = list[float]()
 
     def changed_behind(self: Any, entry: Any, version: Any, deadline: float) -> Any:
         model = load(self, entry, version, deadline)
@@ -237,8 +241,9 @@ def test_a_version_without_room_is_retried(
 def test_an_older_version_does_not_answer_while_memory_is_short(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory may become available; meanwhile clients must not get another version's
-    answers.
+    """Memory may become available.
+
+    Meanwhile clients must not get another version's answers.
     """
     one = local()
     put(one.root, 1, times(1))
@@ -297,7 +302,8 @@ def test_a_moved_folder_is_loaded_at_once(tmp_path: Path) -> None:
 def test_a_clock_set_back_delays_nothing(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, names = local(), ("a.bin", "b.bin")
+    one = local()
+    names = ("a.bin", "b.bin")
     sum_of_files(put(one.root, 1, external(names)), dict.fromkeys(names, 1.0))
     entry = one.service.entry("m")
     now = time.time()
@@ -313,7 +319,8 @@ def test_files_are_not_read_under_the_lock(
     one = local()
     put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
-    read, was_free = engine.fingerprint, list[bool]()
+    read = engine.fingerprint
+    was_free = list[bool]()
 
     def use_lock() -> None:
         with one.service.updates.paused("other"):
@@ -328,7 +335,8 @@ def test_files_are_not_read_under_the_lock(
 
     monkeypatch.setattr(engine, "fingerprint", checked)
     one.service.updates.start("m")
-    assert was_free and all(was_free)
+    assert was_free
+    assert all(was_free)
 
 
 def test_two_blocks_may_pause_a_model(local: Callable[..., Local]) -> None:
@@ -351,7 +359,8 @@ def test_an_unload_cancels_a_load_about_to_start(
     one = local()
     put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
-    engine, is_unloaded = one.service.engine, threading.Event()
+    engine = one.service.engine
+    is_unloaded = threading.Event()
     load = engine.load
 
     def load_after_unload(*arguments: Any, **options: Any) -> None:
@@ -442,7 +451,8 @@ def test_a_sequence_that_starts_before_a_swap_continues(
     summing: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = summing.service.engine._loader
-    clock, calls = loader.clock, list[str]()
+    clock = loader.clock
+    calls = list[str]()
 
     def start_sequence() -> float:
         calls.append("clock")
@@ -462,7 +472,8 @@ def hook_first_start(monkeypatch: pytest.MonkeyPatch, hook: Callable[[], None]) 
     """
     from pocketserve.engine.lifecycle.sequences import SequenceTable
 
-    enter, calls = SequenceTable.enter, list[str]()
+    enter = SequenceTable.enter
+    calls = list[str]()
 
     def hooked(self: Any, step: Any, entry: Any) -> Any:
         calls.append("enter")
@@ -495,7 +506,8 @@ def test_a_sequence_starts_on_the_new_default_version(
 def test_a_sequence_that_starts_before_a_new_default_continues(
     summing: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, started = summing.service.engine, threading.Event()
+    engine = summing.service.engine
+    started = threading.Event()
     count = engine.open_sequences
 
     def start_after_check(name: str, version: str) -> int:
