@@ -10,7 +10,7 @@ import ssl
 import threading
 import weakref
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.client import (
@@ -133,7 +133,7 @@ class HttpTransport:
 
     def _stream(
         self, connection: _Connection, request: Request, seconds: float
-    ) -> Iterator[bytes | Answer]:
+    ) -> Generator[bytes | Answer, None, None]:
         with self._failures(seconds):
             try:
                 yield from self._lines(connection, request)
@@ -317,7 +317,7 @@ class HttpStream:
     """The lines of an answer; its connection serves no other request."""
 
     def __init__(
-        self, connection: _Connection, lines: Iterator[bytes | Answer]
+        self, connection: _Connection, lines: Generator[bytes | Answer, None, None]
     ) -> None:
         self._connection = connection
         self._lines = lines
@@ -329,6 +329,9 @@ class HttpStream:
         """End the answer; a thread that reads it fails, and closes the connection."""
         with suppress(OSError, AttributeError):  # closed already
             self._connection.sock.shutdown(socket.SHUT_RDWR)
+        with suppress(ValueError):  # another thread reads
+            self._lines.close()
+            self._connection.close()
 
 
 class _Connection(BoundedConnection, HTTPConnection):
