@@ -306,7 +306,7 @@ def test_bad_generate_requests_have_tritons_shape(
 
 def test_models_are_listed_for_every_client(llm_server: Server) -> None:
     listed = llm_server.call("GET", "/v1/models").json()
-    assert listed["models"] == ["embedder", "plain", "tiny"]
+    assert listed["models"] == ["embedder", "long", "plain", "tiny"]
     assert [model["id"] for model in listed["data"]] == listed["models"]
     model = llm_server.call("GET", "/v1/models/tiny").json()
     assert model["id"] == "tiny"

@@ -284,7 +284,7 @@ def test_too_little_memory_is_refused_with_the_sum(file: Path) -> None:
     with pytest.raises(ApiError) as caught:
         RUNTIME.open(ModelSource(file, memory_budget=ENGINE_BYTES))
     assert caught.value.code is ErrorCode.MEMORY_BUDGET
-    assert "engine 48" in caught.value.message
+    assert "engine 49" in caught.value.message
 
 
 def cached_tokens(session: LlmSession, owner: str | None) -> int:
