@@ -128,7 +128,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
                 "threads": model.threads,
             }
             inputs = random_inputs(model.inputs.specs)
-        subject = _Subject(name, version, inputs)
+        subject = _BenchSubject(name, version, inputs)
         samples = _measure_ways(service, subject, options)
     finally:
         service.close()
@@ -151,7 +151,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _BenchSubject:
     """A model to measure, and its input."""
 
     name: str
@@ -160,7 +160,7 @@ class _Subject:
 
 
 @dataclass(frozen=True)
-class _Samples:
+class _BenchSamples:
     """Milliseconds by way, and figures of the server."""
 
     times: dict[str, list[float]]
@@ -170,8 +170,8 @@ class _Samples:
 
 
 def _measure_ways(
-    service: Service, subject: _Subject, options: argparse.Namespace
-) -> _Samples:
+    service: Service, subject: _BenchSubject, options: argparse.Namespace
+) -> _BenchSamples:
     """Start a server, and measure all ways in turns."""
     from pocketserve_client import Client
 
@@ -196,10 +196,10 @@ def _measure_ways(
         times = interleave(ways, options.seconds, options.rounds, show)
         progress.end()
         memory = {"before_loading": before, "after": memory_of(server.pid)}
-    return _Samples(times, warm_up, first_answer_ms, memory)
+    return _BenchSamples(times, warm_up, first_answer_ms, memory)
 
 
-def _call_in_process(service: Service, subject: _Subject) -> Callable[[], object]:
+def _call_in_process(service: Service, subject: _BenchSubject) -> Callable[[], object]:
     from pocketserve.inference.blocking import submit_and_wait
     from pocketserve.inference.call import InferenceCall
     from pocketserve.inference.payload import TensorPayload

@@ -91,8 +91,8 @@ def answer_deadline(request: ApiRequest, waiting: Mapping[str, Any]) -> float | 
     if not timeout_us:
         return deadline
     arrived = request.received or time.monotonic()
-    named: float = arrived + timeout_us / 1e6
-    return named if deadline is None else min(named, deadline)
+    requested: float = arrived + timeout_us / 1e6
+    return requested if deadline is None else min(requested, deadline)
 
 
 def request_of_model(request: ApiRequest, model: str) -> ApiRequest:

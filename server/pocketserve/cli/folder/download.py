@@ -193,7 +193,7 @@ def _fetch(job: Download, progress: Progress) -> Remote:
 
 def _check_response(
     job: Download, response: Response, earlier: Remote | None, start: int
-) -> _Body:
+) -> _ResponseBody:
     """Return the accepted body of a response, and record its file for a retry."""
     sentence = job.refusal(response) if job.refusal is not None else None
     if sentence is not None:
@@ -214,7 +214,7 @@ def _check_response(
 def _write_body(
     job: Download,
     response: Response,
-    body: _Body,
+    body: _ResponseBody,
     exchange: ExchangeLimits,
     progress: Progress,
 ) -> int:
@@ -244,14 +244,16 @@ def _default_title(file: Remote) -> str:
     return f"fetching {file.name} ({human_bytes(file.size)})"
 
 
-class _Body(NamedTuple):
+class _ResponseBody(NamedTuple):
     """A response's file, and the offset of its body."""
 
     file: Remote
     start: int
 
 
-def _describe_body(response: Response, url: str, earlier: Remote | None) -> _Body:
+def _describe_body(
+    response: Response, url: str, earlier: Remote | None
+) -> _ResponseBody:
     headers = response.headers
     if headers.get("Content-Encoding", "identity") != "identity":
         raise CommandError(
@@ -266,12 +268,12 @@ def _describe_body(response: Response, url: str, earlier: Remote | None) -> _Bod
         return _describe_part(response, url, earlier, Remote(name, None, etag))
     length = headers.get("Content-Length", "")
     size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
-    return _Body(Remote(name, size, etag), 0)
+    return _ResponseBody(Remote(name, size, etag), 0)
 
 
 def _describe_part(
     response: Response, url: str, earlier: Remote | None, file: Remote
-) -> _Body:
+) -> _ResponseBody:
     part = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     is_same = earlier is not None and file.etag in ("", earlier.etag)
     if part is None or earlier is None or not is_same:
@@ -280,7 +282,7 @@ def _describe_part(
             "the server sends a part that was not requested"
         )
     start, size = int(part[1]), int(part[2])
-    return _Body(Remote(file.name, size, earlier.etag), start)
+    return _ResponseBody(Remote(file.name, size, earlier.etag), start)
 
 
 def _file_name(disposition: str, url: str) -> str:

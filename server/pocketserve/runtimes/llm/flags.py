@@ -37,7 +37,7 @@ def _flags_of(program: str, modified_ns: int) -> frozenset[str]:
         if not name.startswith(("LLAMA_", "POCKETSERVE_TOKEN", "HF_TOKEN")):
             environment[name] = value
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [program, "--help"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -48,7 +48,7 @@ def _flags_of(program: str, modified_ns: int) -> frozenset[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeMissingError(f"{program} --help failed: {error}") from error
-    return frozenset(_FLAG.findall(done.stdout.decode("utf-8", errors="replace")))
+    return frozenset(_FLAG.findall(completed.stdout.decode("utf-8", errors="replace")))
 
 
 def flags_of(program: str) -> frozenset[str]:
@@ -60,18 +60,18 @@ def flags_of(program: str) -> frozenset[str]:
     return _flags_of(program, os.stat(program).st_mtime_ns)
 
 
-def program_arguments(settings: EngineSettings, known: frozenset[str]) -> list[str]:
+def program_arguments(settings: EngineSettings, supported: frozenset[str]) -> list[str]:
     """Return the command line of llama.cpp's server.
 
     Args:
-        known: the flags that it knows.
+        supported: the flags that it knows.
 
     Raises:
         RuntimeMissingError: it lacks a required flag.
     """
     arguments = [settings.program]
     for flag in _flags(settings):
-        name = next((name for name in flag.names if name in known), None)
+        name = next((name for name in flag.names if name in supported), None)
         if name is not None:
             arguments.append(name)
             if flag.value != _NO_VALUE:

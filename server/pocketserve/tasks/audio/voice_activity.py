@@ -48,7 +48,7 @@ class _Times(NamedTuple):
 
 
 @dataclass
-class SpeechSegment:
+class VoiceSegment:
     """A stretch of speech: times in seconds, and the mean probability."""
 
     start: float
@@ -107,7 +107,7 @@ class VoiceActivity:
             start, end = starts[first], ends[last - 1]
             if end - start >= shortest:
                 score = float(scores[first:last].mean())
-                segments.append(SpeechSegment(start, end, score))
+                segments.append(VoiceSegment(start, end, score))
         _pad_segments(segments, self._options.speech_pad, seconds)
         for segment in segments[: options.top_k]:
             entry = _times_entry(segment.start, segment.end, segment.score)
@@ -148,7 +148,7 @@ def _times_entry(start: float, end: float, score: float) -> dict[str, Any]:
     return {"start": round(start, 4), "end": round(end, 4), "score": score}
 
 
-def _pad_segments(segments: list[SpeechSegment], pad: float, seconds: float) -> None:
+def _pad_segments(segments: list[VoiceSegment], pad: float, seconds: float) -> None:
     """Extend segments at both ends; adjacent ones share the gap between them."""
     pads: list[float] = []
     before = 0.0

@@ -127,42 +127,65 @@ class QuestionAnswering:
         self._max_answer = options.max_answer or answer_spans.MAX_ANSWER
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return a run a window; the context is the text, its tokens, the windows, and the tokens in front of each."""
+        """Return a run per window.
+
+        The context is the text, its tokens, the windows, and the number of tokens in
+        front of each window.
+        """
         texts = read_object(body, ("question", "context"), self._options.max_chars)
-        text, tokenizer = texts["context"], self._encoder.tokenizer
-        special = tokenizer.special
-        length = (
-            self._encoder.length
-            - len(special.first)
-            - len(special.middle)
-            - len(special.last)
-        )
+        tokenizer = self._encoder.tokenizer
         question = [token.number for token in tokenizer.tokens(texts["question"])]
-        room = length - len(question)
-        if room < max(1, length * (1 - QUESTION_SHARE)) or not question:
-            maximum = int(length * QUESTION_SHARE)
-            raise invalid_input(
-                f"the question has {len(question)} tokens; this model takes 1 to {maximum}"
-            )
-        tokens = list(tokenizer.tokens(text))
-        if not self._is_of_transformers:
-            tokens = [_without_space(token, text) for token in tokens]
-        shared = room - 1 if self._is_of_transformers else room // 2
-        step = max(1, room - min(self._stride, shared))
-        starts = range(0, max(1, len(tokens) - room + step), step)
-        if len(starts) > MAX_WINDOWS:
-            raise invalid_input(
-                f"the context has {len(tokens)} tokens, too many for this model; send it in parts"
-            )
+        room = self._room(len(question))
+        text = texts["context"]
+        tokens = self._tokens(text)
+        special = tokenizer.special
         before = len(special.first) + len(question) + len(special.middle)
         runs = []
         windows = []
-        for at in cancellable(starts):
+        for at in cancellable(self._window_starts(len(tokens), room)):
             part = [token.number for token in tokens[at : at + room]]
             runs.append(self._encoder.arrays(question, part))
             padding = self._encoder.filling(before + len(part) + len(special.last))
             windows.append(_Window(at, len(part), padding + before))
         return Prepared(runs, (text, tokens, windows, before))
+
+    def _room(self, question_tokens: int) -> int:
+        """Return how many tokens of the context fit into a window.
+
+        Raises:
+            ApiError: the question is empty or too long.
+        """
+        special = self._encoder.tokenizer.special
+        specials = len(special.first) + len(special.middle) + len(special.last)
+        length = self._encoder.length - specials
+        room = length - question_tokens
+        if room < max(1, length * (1 - QUESTION_SHARE)) or not question_tokens:
+            maximum = int(length * QUESTION_SHARE)
+            raise invalid_input(
+                f"the question has {question_tokens} tokens; this model takes 1 to {maximum}"
+            )
+        return room
+
+    def _tokens(self, text: str) -> list[Token]:
+        tokens = list(self._encoder.tokenizer.tokens(text))
+        if self._is_of_transformers:
+            return tokens
+        return [_without_space(token, text) for token in tokens]
+
+    def _window_starts(self, count: int, room: int) -> range:
+        """Return the first token of each window.
+
+        Raises:
+            ApiError: there are too many windows.
+        """
+        shared = room - 1 if self._is_of_transformers else room // 2
+        step = max(1, room - min(self._stride, shared))
+        starts = range(0, max(1, count - room + step), step)
+        if len(starts) > MAX_WINDOWS:
+            raise invalid_input(
+                f"the context has {count} tokens, too many for this model; send it in parts"
+            )
+        return starts
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""

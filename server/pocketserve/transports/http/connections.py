@@ -306,7 +306,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.server.wake()
 
     def write_soon(self, data: bytes | MemoryBuffer) -> int:
-        """Send what the system takes now; the I/O loop sends the rest."""
+        """Send as much as possible now; the I/O loop sends the rest."""
         # waitress would put small parts into a buffer first.
         rest = self._send_now(data) if isinstance(data, bytes) else data
         if len(rest):

@@ -275,7 +275,7 @@ class Connection:
     def send_part(
         self, request_id: int, data: bytes, cancellation: Cancellation
     ) -> bool:
-        """Send a part of an answer once the client has read what was sent before.
+        """Send a part of an answer once the client has read the previous ones.
 
         Return False if the request was cancelled or the connection ends.
         """

@@ -20,7 +20,7 @@ SMALL_BODY = 65_536
 
 
 class InflightRequests:
-    """Counts requests and bytes, and rejects what exceeds the limits.
+    """Counts requests and bytes, and rejects those over the limits.
 
     :meth:`admit` and :meth:`received` are for the reading thread; the others require the
     connection's lock.

@@ -19,7 +19,7 @@ MAX_STRIDE = 128
 MAX_ANSWER = 15
 
 
-class Span(NamedTuple):
+class ScoredSpan(NamedTuple):
     """An answer within a window: its first and last token, and its score."""
 
     first: int
@@ -32,7 +32,9 @@ def candidate_count(top_k: int) -> int:
     return 2 * top_k + 10
 
 
-def best_spans(starts: Array, ends: Array, count: int, longest: int) -> list[Span]:
+def best_spans(
+    starts: Array, ends: Array, count: int, longest: int
+) -> list[ScoredSpan]:
     """Return the likeliest spans, best first.
 
     Args:
@@ -40,19 +42,19 @@ def best_spans(starts: Array, ends: Array, count: int, longest: int) -> list[Spa
         count: the spans to return at most.
         longest: tokens of a span at most.
     """
-    spans: list[Span] = []
+    spans: list[ScoredSpan] = []
     size = len(starts)
     for distance in cancellable(range(min(longest, size))):
         scores = starts[: size - distance] * ends[distance:]
         order = np.argsort(-scores, kind="stable")[:count]
         for first in order.tolist():
-            spans.append(Span(first, first + distance, float(scores[first])))
+            spans.append(ScoredSpan(first, first + distance, float(scores[first])))
         spans.sort(key=lambda span: (-span.score, span.first, span.last))
         del spans[count:]
     return spans
 
 
-def with_whole_words(span: Span, tokens: Sequence[Token]) -> tuple[int, int]:
+def with_whole_words(span: ScoredSpan, tokens: Sequence[Token]) -> tuple[int, int]:
     """Return the characters of a span's words, as far as they are in the window."""
     first, last = span.first, span.last
     while first > 0 and tokens[first].continues:
