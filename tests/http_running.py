@@ -19,6 +19,7 @@ WAIT_S = 120.0
 LONG = 600.0
 SHORT = 0.05
 ANSWER = 300_000
+HUGE_ANSWER = 12_000_000  # more than the system keeps for a connection
 
 
 @dataclass
@@ -67,7 +68,9 @@ def http_servers() -> Iterator[Start]:
                 asked.append(environ["PATH_INFO"])
                 if environ["PATH_INFO"] == "/wait":
                     assert release.wait(WAIT_S)
-                body = bytes(ANSWER) if environ["PATH_INFO"] == "/large" else b"hello"
+                sizes = {"/large": ANSWER, "/huge": HUGE_ANSWER}
+                size = sizes.get(environ["PATH_INFO"])
+                body = b"hello" if size is None else bytes(size)
                 start_response("200 OK", [("Content-Length", str(len(body)))])
                 return [body]
 

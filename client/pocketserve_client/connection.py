@@ -145,7 +145,7 @@ class ClientConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         self._reading = threading.Lock()
         self._writing = threading.Lock()
-        self._state = threading.Lock()
+        self._state = threading.RLock()  # a finalizer may run while it is held
         self._pending: dict[int, PendingAnswer] = {}
         self._waiting: dict[threading.Event, Callable[[], bool]] = {}
         self._last_id = 0
@@ -266,7 +266,7 @@ class ClientConnection:
         """
         self._reading = threading.Lock()
         self._writing = threading.Lock()
-        self._state = threading.Lock()
+        self._state = threading.RLock()
         self._closed = ConnectionLostError(
             f"the connection to {self._name} belongs to the process that was forked"
         )
@@ -473,7 +473,9 @@ class ClientConnection:
             for number in list(self._pending):
                 if number > last_answered:
                     text = f"{self._name} is closing this connection"
-                    self._pending.pop(number).error = ConnectionLostError(text)
+                    pending = self._pending.pop(number, None)
+                    if pending is not None:
+                        pending.error = ConnectionLostError(text)
 
     def _take_part(self, frame: Frame) -> None:
         """Keep a part of an answer, or give up a request whose answer is too large."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -9,6 +10,7 @@ import pytest
 
 from http_running import (
     ANSWER,
+    HUGE_ANSWER,
     LONG,
     SHORT,
     TOKEN,
@@ -43,6 +45,25 @@ def test_the_header_and_a_small_body_are_sent_together(start):
     assert len(sent) == 1
     assert sent[0].startswith(b"HTTP/1.1 200 OK\r\n")
     assert sent[0].endswith(b"\r\n\r\nhello")
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_client_that_sends_no_more_gets_its_whole_answer(start, attempt):
+    running = start(HttpTimeouts(LONG, LONG, LONG))
+    with running.connect() as connection:
+        send(connection, "/huge")
+        connection.shutdown(socket.SHUT_WR)
+        count = 0
+        while part := connection.recv(1 << 20):
+            count += len(part)
+    assert count > HUGE_ANSWER
+
+
+def test_urgent_data_ends_the_connection(start):
+    running = start(HttpTimeouts(LONG, LONG, LONG))
+    with running.connect() as connection:
+        connection.send(b"x", socket.MSG_OOB)
+        assert is_closed(connection)
 
 
 @pytest.mark.parametrize(

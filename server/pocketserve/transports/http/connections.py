@@ -169,6 +169,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.server.lingering.pop(self, None)
         super().handle_close()
 
+    def handle_expt(self) -> None:
+        # Urgent data (MSG_OOB). Nothing reads it, so that poll() would report it for ever.
+        self.reset()
+
     def handle_close(self) -> None:
         """Close, unless remaining input must be read first.
 
@@ -249,7 +253,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         if self.lingering:
             self._drain()
             return
-        if self._must_wait():
+        if self._must_wait() or not self.readable():  # output came since poll()
             return
         request = self.request
         if request is None or not isinstance(request.body_rcv, ReceivedBody):

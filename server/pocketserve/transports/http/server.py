@@ -128,7 +128,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         self._max_connections = affordable(
             config.max_connections, SHARE, "max_connections"
         )
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()
         # Waiting is our queue's normal state, and no reason for a warning.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         address = listener.getsockname()
@@ -188,8 +188,12 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     @property
     def full(self) -> bool:
-        """Return whether a new connection needs the place of another."""
-        return len(self.active_channels) >= self._max_connections
+        """Return whether a new connection needs the place of another.
+
+        Requests of closed connections that still wait for a thread count, too.
+        """
+        waiting: int = self.task_dispatcher.waiting
+        return max(len(self.active_channels), waiting) >= self._max_connections
 
     def handle_accept(self) -> None:
         """Accept connections, evicting others where necessary.
@@ -281,9 +285,12 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     def wake(self) -> None:
         """Have the I/O loop look at all connections; callable from any thread."""
-        # The trigger does not block, so that signals can wake the loop through it.
-        with contextlib.suppress(BlockingIOError):  # the loop is being woken already
-            self.trigger.pull_trigger()
+        with self._ending:
+            if self._closed:
+                return
+            # The trigger does not block, so that signals can wake the loop through it.
+            with contextlib.suppress(BlockingIOError):  # it is being woken already
+                self.trigger.pull_trigger()
 
     def close_expired(self) -> float | None:
         """Close connections whose deadline has passed.

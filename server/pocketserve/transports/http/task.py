@@ -170,28 +170,30 @@ class GrowingDispatcher:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._spare = 0  # idle threads, less the tasks that wait for one
-        self._start_thread()
+        with self._lock:
+            self._start_thread()
 
     def add_task(self, task: Channel) -> None:
         """Run a connection's next request on some thread soon."""
         with self._lock:
             self._spare -= 1
-            grows = self._spare < 0 and len(self._threads) < self._max_threads
-        if grows:
-            # Without a free thread in the system, the others do the work.
-            with contextlib.suppress(RuntimeError):
-                self._start_thread()
+            if self._spare < 0 and len(self._threads) < self._max_threads:
+                # Without a free thread in the system, the others do the work.
+                with contextlib.suppress(RuntimeError):
+                    self._start_thread()
         self._tasks.put(task)
 
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait for a thread."""
+        return max(0, -self._spare)
+
     def _start_thread(self) -> None:
-        number = len(self._threads)
-        thread = threading.Thread(
-            target=self._work, name=f"waitress-{number}", daemon=True
-        )
+        name = f"waitress-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
         thread.start()
-        with self._lock:
-            self._threads.append(thread)
-            self._spare += 1
+        self._threads.append(thread)
+        self._spare += 1
 
     def _work(self) -> None:
         while True:

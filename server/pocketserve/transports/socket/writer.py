@@ -105,7 +105,8 @@ class FrameWriter:
     ) -> bool:
         """Send a frame after the client has read the frames before.
 
-        This waits for the peer, within the limits of a frame.
+        This waits for the peer, at most as long as one frame may take; then the
+        connection ends.
 
         Args:
             is_cancelled: returns whether the frame isn't needed any more.
@@ -113,13 +114,21 @@ class FrameWriter:
         Returns:
             False if the frame was not sent: it isn't needed, or the connection ends.
         """
+        deadline = time.monotonic() + self._timeouts.frame
         with self._idle:
             while self._busy and not self._ending:
                 if is_cancelled():
                     return False
+                if time.monotonic() > deadline:
+                    break
                 self._idle.wait(CHECK_S)
             if self._ending:
                 return False
+            is_late = self._busy
+        if is_late:
+            log.debug("closing a connection: %s", ConnectionFault.SLOW_READER.name)
+            self._end(self._on_broken)
+            return False
         self.post(chunks, size)
         return True
 
