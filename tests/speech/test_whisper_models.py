@@ -91,7 +91,8 @@ def test_a_multilingual_model_detects_the_language(tmp_path: Path) -> None:
     assert transcript.language == "de"
     assert transcript.text == TEXT.strip()
     assert transcribe(session, task, speech(1.5), language="English").language == "en"
-    assert transcribe(session, task, speech(1.5), task="translate").task == "translate"
+    translated = transcribe(session, task, speech(1.5), speech_task="translate")
+    assert translated.task == "translate"
 
 
 def test_a_prompt_comes_before_the_text(tmp_path: Path) -> None:

@@ -372,7 +372,13 @@ def path_cases() -> Iterator[Case]:
             yield Case(f"method: {method} {path}", method, path)
 
 
-OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+OPENAI_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+)
 CASES = [*inference_cases(), *raw_cases(), *control_cases(), *path_cases()]
 
 

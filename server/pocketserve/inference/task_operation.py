@@ -92,6 +92,9 @@ class TaskOperation:
 
     signature: str | None = None
     timed = True
+    decodes_late = False
+    """Whether inputs are decoded when their turn comes, as large ones are."""
+
     prepare_ns = 0
     sequence: OpenSequence | None = None
 
@@ -117,7 +120,9 @@ class TaskOperation:
         if "annotate" in payload.options.values:
             self._check_annotation()
         # A newer request of a stream may replace this one while it waits.
-        self._is_deferred = bool(options.stream) and self.step is None
+        self._is_deferred = self.step is None and (
+            self.decodes_late or bool(options.stream)
+        )
         if not self._is_deferred:
             # Decoding may take longer than the model.
             handle.queue.check_room(options.rank, options.stream)
@@ -156,6 +161,7 @@ class TaskOperation:
                 return inputs
             for step in item.steps:
                 size += step.size
+            size += getattr(item.context, "nbytes", 0)
             if size > MAX_PREPARED_BYTES:
                 raise ApiError(
                     ErrorCode.INVALID_INPUT,

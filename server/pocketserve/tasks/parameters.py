@@ -122,7 +122,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         choices=("mean", "max", "none"),
     ),
     Parameter(
-        "task",
+        "speech_task",
         "string",
         "Speech: write it down, or translate it into English.",
         choices=("transcribe", "translate"),

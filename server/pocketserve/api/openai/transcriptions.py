@@ -80,7 +80,7 @@ def translation(service: Service, request: ApiRequest) -> InferenceCall:
 def _call(service: Service, request: ApiRequest, task: str) -> InferenceCall:
     refuse_unknown_query(request, *WAITING_QUERY)
     form = read_audio_form(read_form(request.body, request.content_type))
-    form.options["task"] = task
+    form.options["speech_task"] = task
     waiting = waiting_parameters(request)
     hints, options = hints_and_options(form.options, form.content_type)
     answer = AudioAnswer(form.response_format, form.streams)

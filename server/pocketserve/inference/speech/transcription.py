@@ -48,6 +48,8 @@ class TranscriptionOperation(TaskOperation):
             parameters.
     """
 
+    decodes_late = True
+
     def __init__(
         self,
         handle: ModelHandle,

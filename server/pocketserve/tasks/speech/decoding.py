@@ -13,6 +13,7 @@ from pocketserve.runtimes.speech.interface import SpeechModel, TokenStep
 from pocketserve.tasks.speech.facts import SpeechTokens
 from pocketserve.tasks.speech.rules import apply_rules, token_log_probabilities
 from pocketserve.tensors import Array
+from pocketserve_wire import ApiError, ErrorCode
 
 MAX_TOKENS: Final = 224
 """Tokens of one window's text; 30 s of fast speech have fewer."""
@@ -107,7 +108,7 @@ class WindowDecoder:
 
     def detect_language(self, encoded: Any) -> str:
         """Return the code of a window's most likely language."""
-        logits = self._model.step([self._tokens.start], encoded).logits
+        logits = _checked(self._model.step([self._tokens.start], encoded).logits)
         best = ""
         best_logit = -np.inf
         for code, token in self._tokens.languages.items():
@@ -142,7 +143,7 @@ class WindowDecoder:
         text_tokens: list[int] = []
         total = 0.0
         while True:
-            logits = step.logits.astype(np.float64)
+            logits = _checked(step.logits)
             apply_rules(logits, text_tokens, tokens)
             probabilities = token_log_probabilities(logits)
             token = _choose(probabilities, temperature, generator)
@@ -171,12 +172,27 @@ class WindowDecoder:
         self._check()
         step = self._model.step(head, encoded)
         # This probability is valid only after the start token.
-        probabilities = token_log_probabilities(step.logits.astype(np.float64))
+        probabilities = token_log_probabilities(_checked(step.logits))
         no_speech = float(np.exp(probabilities[tokens.no_speech]))
         for token in (prompt.language, prompt.task):
             if token is not None:
                 step = self._model.step([token], step.cache)
         return step, no_speech
+
+
+def _checked(logits: Array) -> Array:
+    """Return logits in double precision.
+
+    Raises:
+        ApiError: INFERENCE_FAILED if they are no numbers, as of a damaged model.
+    """
+    if np.isnan(logits).any() or not np.isfinite(logits).any():
+        raise ApiError(
+            ErrorCode.INFERENCE_FAILED,
+            "the model's scores are no numbers; its file may be damaged, or half"
+            " precision too small for it",
+        )
+    return logits.astype(np.float64)
 
 
 def _choose(

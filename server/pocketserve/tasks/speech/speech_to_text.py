@@ -137,7 +137,7 @@ class SpeechToText:
             language = language_code(language)
             if language not in self.languages:
                 raise invalid_parameter(self._unknown_language(language))
-        task = values.get("task", options.task)
+        task = values.get("speech_task", options.task)
         if task == TRANSLATE and TRANSLATE not in self._tokens.tasks:
             raise invalid_parameter(
                 "this model only transcribes; translating needs a multilingual model"
@@ -196,7 +196,8 @@ class SpeechToText:
         context: list[int] = []
         text = (options.prompt or "").strip()
         if text:
-            context = self._vocabulary.tokens(f" {text}")[-MAX_CONTEXT:]
+            longest = min(MAX_CONTEXT, max(1, self._tokens.positions // 2 - 1))
+            context = self._vocabulary.tokens(f" {text}")[-longest:]
         task = None
         if self._tokens.is_multilingual:
             task = self._tokens.tasks[options.task or TRANSCRIBE]
@@ -232,7 +233,9 @@ class SpeechToText:
             ("sound",),
             (
                 parameter("language", choices=self.languages, text=_LANGUAGE_TEXT),
-                parameter("task", default=options.task, choices=self._task_names()),
+                parameter(
+                    "speech_task", default=options.task, choices=self._task_names()
+                ),
                 parameter("prompt", default=options.prompt),
                 parameter("temperature", default=options.temperature),
                 *self._input.parameters,

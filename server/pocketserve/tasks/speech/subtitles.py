@@ -5,6 +5,7 @@ Sources: W3C, WebVTT; SubRip has no specification, and its times have a comma.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -48,7 +49,7 @@ def _time(seconds: float, kind: str) -> str:
 
 def _cue_text(text: str, kind: str) -> str:
     """Return a cue's text; an arrow or an empty line would end it."""
-    line = " ".join(text.split()).replace("-->", "->")
+    line = re.sub(r"-{2,}>", "->", " ".join(text.split()))
     if kind == VTT:
-        line = line.replace("&", "&amp;").replace("<", "&lt;")
+        line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return line
