@@ -229,7 +229,8 @@ def test_the_benchmark_gives_raw_samples(
 
 
 GUIDE = (ROOT / "docs" / "android.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+JAVA_GUIDE = (ROOT / "docs" / "android-java.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```java\n(.*?)^```$", JAVA_GUIDE, re.MULTILINE | re.DOTALL)
 
 
 CARD = """
@@ -295,7 +296,7 @@ def test_the_guides_first_example_runs(
     for name in ("android_bridge", "models"):
         (tmp_path / name).symlink_to(ROOT / name)
     (commands,) = re.findall(
-        r"^```sh java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL
+        r"^```sh java\n(.*?)^```$", JAVA_GUIDE, re.MULTILINE | re.DOTALL
     )
     path = [
         str(Path(sys.executable).parent),
