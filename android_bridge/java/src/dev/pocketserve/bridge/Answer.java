@@ -15,7 +15,7 @@ final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
     private static final int MAX_ERROR_BYTES = 1 << 20; // of a body that may be one of the server's; those are short
-    /** What proxies say, with no error of ours, when they have lost the server; Ray Serve takes 500 for it. */
+    /** Statuses of proxies that have lost the server, without one of our codes; Ray Serve uses 500. */
     private static final Set<Integer> GATEWAY = new HashSet<>(Arrays.asList(500, 502, 503, 504));
     private static final int MAX_MESSAGE = 2000;
 
@@ -23,7 +23,7 @@ final class Answer {
     final String contentType;
     final byte[] body;
     final int jsonLength;
-    /** Host and port of the server that gave it, where there are two; else empty. */
+    /** Host and port of the server that answered, if there are two; else empty. */
     final String server;
     private final long retryAfterMs;
 
@@ -56,7 +56,7 @@ final class Answer {
         return new Answer(status, contentType, 0, bytes, retryAfterMs, server);
     }
 
-    /** Returns the server's refusal if the same call may be made again later; null for any other answer. */
+    /** Returns the server's error if the call may be retried later, else null. */
     PocketServeException temporaryRefusal() {
         try {
             orThrow();
@@ -94,7 +94,7 @@ final class Answer {
         throw new PocketServeException(code, status, retryable, retryAfterMs, shorten(message), null);
     }
 
-    /** Our code for an error in OpenAI's form, which has other words for some. */
+    /** Returns our code for an error in OpenAI's form, which names some of them differently. */
     static String openAiCode(JSONObject error) {
         String word = error.optString("code", "").toUpperCase(Locale.ROOT);
         return word.equals("CONTEXT_LENGTH_EXCEEDED") ? "CONTEXT_EXCEEDED" : word;
@@ -140,7 +140,7 @@ final class Answer {
         return message.length() <= MAX_MESSAGE ? message : message.substring(0, MAX_MESSAGE) + "...";
     }
 
-    /** Within the limit, and yet more than this process can hold now. */
+    /** The answer is within the limit, but this process has too little memory now. */
     static PocketServeException tooMuch(OutOfMemoryError error) {
         return bad("this process has no memory left for it; ask for less, or set maxAnswerBytes lower so that the "
                 + "server is told", error);

@@ -15,11 +15,10 @@ import org.json.JSONObject;
  * The calls of {@link PocketServe} with callbacks, for any thread. No method blocks; each returns a {@link Call} that
  * can be cancelled. Callbacks run on the executor that the client was built with.
  *
- * <p>Each callback is called exactly once, also when the call is cancelled or the client closed, and is forgotten then.
- * What a callback throws goes to its thread's {@link Thread.UncaughtExceptionHandler}, which ends an Android app.
- * Arguments that are wrong whatever the server says are refused where the call is made, with
- * {@link IllegalArgumentException}. Eight calls are under way at once and further ones wait; the time of each, see
- * {@link PocketServe.Builder#timeoutMs}, begins when its turn has come.
+ * <p>Each callback runs exactly once, even if the call is cancelled or the client is closed, and is released then. If
+ * a callback throws, its thread's {@link Thread.UncaughtExceptionHandler} gets the exception, which ends an Android
+ * app. Invalid arguments throw {@link IllegalArgumentException} at once. Up to eight calls run at a time and further
+ * ones wait; the timeout of each, see {@link PocketServe.Builder#timeoutMs}, begins when it starts to run.
  */
 public final class AsyncCalls {
     static final Executor DIRECT = new Executor() {
@@ -61,11 +60,11 @@ public final class AsyncCalls {
     }
 
     /**
-     * The same calls, whose callbacks run elsewhere.
+     * Returns the same calls with callbacks on another executor.
      *
-     * @param other runs callbacks in place of the client's own executor; one that runs them at once must not be kept
-     *     waiting, because a thread of this library is
-     * @return shares connection and threads with this one
+     * @param other runs callbacks instead of the client's executor; if it runs them directly, they must be short,
+     *     because they block a thread of this library
+     * @return an object that shares connection and threads with this one
      */
     public AsyncCalls on(Executor other) {
         if (other == null) {
@@ -83,8 +82,8 @@ public final class AsyncCalls {
     }
 
     /**
-     * A call: its outcome is told once, whoever comes first. From then on neither the callback nor the input is held
-     * here, whoever keeps the {@link Call}: both may lead to a screen that is gone.
+     * A call with one outcome, the first to arrive. It then drops its references to callback and input, which may
+     * lead to a destroyed screen, even if the application keeps the {@link Call}.
      */
     private static final class RunningCall<T> implements Call, Runnable {
         private final AtomicReference<Calls.Work<T>> work;
@@ -151,8 +150,8 @@ public final class AsyncCalls {
     }
 
     /**
-     * Hands a callback over; an executor that was shut down has nobody left who listens. A callback that throws where
-     * it is run ends no thread of this library and no loop over others: its fault goes where uncaught ones go.
+     * Passes a callback to the executor. Ignores an executor that was shut down. If the callback throws in this
+     * thread, the exception goes to the handler of uncaught ones, so it ends neither the thread nor a loop.
      */
     static void execute(Executor executor, Runnable callback) {
         try {
@@ -179,13 +178,13 @@ public final class AsyncCalls {
     }
 
     /**
-     * Makes calls that block on a thread of this client, such as those of a generated class.
+     * Runs blocking calls, such as those of a generated class, on a thread of this client.
      *
-     * @param work asks by this client; what it throws besides goes where a callback's faults go, and the callback hears
-     *     nothing
-     * @param callback hears the outcome
-     * @param <T> what the work gives
-     * @return the call; cancelling it ends the one that the work waits for, and later ones of the work at once
+     * @param work uses this client; an exception other than PocketServeException is handled like one of a callback,
+     *     and the callback isn't called
+     * @param callback receives the outcome
+     * @param <T> the type of the work's result
+     * @return the call; cancelling it cancels the request that the work waits for and all later ones
      */
     public <T> Call call(final BlockingCall<T> work, Callback<T> callback) {
         if (work == null) {
@@ -202,10 +201,10 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#classify(String, byte[], PredictOptions)}.
      *
-     * @param model its name
-     * @param picture an encoded picture; not to be changed before the callback
-     * @param options how to answer; null for the server's own ways
-     * @param callback hears the outcome
+     * @param model the model's name
+     * @param picture an encoded picture; must not change until the callback runs
+     * @param options options of the answer; null for the server's defaults
+     * @param callback receives the outcome
      * @return the call
      */
     public Call classify(String model, byte[] picture, PredictOptions options, Callback<Prediction> callback) {
@@ -215,11 +214,11 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#predict(String, byte[], String, PredictOptions)}.
      *
-     * @param model its name
-     * @param input the bytes; not to be changed before the callback
-     * @param contentType what they are
-     * @param options how to answer; null for the server's own ways
-     * @param callback hears the outcome
+     * @param model the model's name
+     * @param input the bytes; must not change until the callback runs
+     * @param contentType their media type
+     * @param options options of the answer; null for the server's defaults
+     * @param callback receives the outcome
      * @return the call
      */
     public Call predict(String model, byte[] input, String contentType, PredictOptions options,
@@ -228,14 +227,14 @@ public final class AsyncCalls {
     }
 
     /**
-     * See {@link PocketServe#chat(String, List, ChatOptions, ChatListener)}. Cancelling the call
-     * stops the model, and no piece is heard after that.
+     * See {@link PocketServe#chat(String, List, ChatOptions, ChatListener)}. Cancelling the call stops the model; the
+     * listener gets no further piece.
      *
-     * @param model its name
+     * @param model the model's name
      * @param messages the chat so far
-     * @param options how to answer; null for the model's own ways
-     * @param listener hears each piece of text, on the executor of the callback
-     * @param callback hears the whole answer
+     * @param options options of the answer; null for the model's defaults
+     * @param listener receives each piece of text, on the executor of the callback
+     * @param callback receives the whole answer
      * @return the call
      */
     public Call chat(String model, List<ChatMessage> messages, ChatOptions options, final ChatListener listener,
@@ -272,9 +271,9 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#infer(String, InferOptions, Tensor...)}.
      *
-     * @param model its name
-     * @param options which version, which outputs and how; null for the server's own ways
-     * @param callback hears the outcome
+     * @param model the model's name
+     * @param options version, outputs and other options; null for the server's defaults
+     * @param callback receives the outcome
      * @param inputs one tensor for each of the model's inputs
      * @return the call
      */
@@ -285,7 +284,7 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#isLive}.
      *
-     * @param callback hears the outcome
+     * @param callback receives the outcome
      * @return the call
      */
     public Call isLive(Callback<Boolean> callback) {
@@ -295,7 +294,7 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#isReady}.
      *
-     * @param callback hears the outcome
+     * @param callback receives the outcome
      * @return the call
      */
     public Call isReady(Callback<Boolean> callback) {
@@ -309,9 +308,9 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#isModelReady(String, String)}.
      *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
-     * @param callback hears the outcome
+     * @param model the model's name
+     * @param version the version's name; null for the default version
+     * @param callback receives the outcome
      * @return the call
      */
     public Call isModelReady(String model, String version, Callback<Boolean> callback) {
@@ -321,7 +320,7 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#serverMetadata}.
      *
-     * @param callback hears the outcome
+     * @param callback receives the outcome
      * @return the call
      */
     public Call serverMetadata(Callback<JSONObject> callback) {
@@ -331,9 +330,9 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#modelMetadata(String, String)}.
      *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
-     * @param callback hears the outcome
+     * @param model the model's name
+     * @param version the version's name; null for the default version
+     * @param callback receives the outcome
      * @return the call
      */
     public Call modelMetadata(String model, String version, Callback<JSONObject> callback) {
@@ -343,7 +342,7 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#models}.
      *
-     * @param callback hears the outcome
+     * @param callback receives the outcome
      * @return the call
      */
     public Call models(Callback<List<String>> callback) {
@@ -353,7 +352,7 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#index}.
      *
-     * @param callback hears the outcome
+     * @param callback receives the outcome
      * @return the call
      */
     public Call index(Callback<List<ModelState>> callback) {
@@ -363,9 +362,9 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#load(String, boolean)}.
      *
-     * @param model its name
-     * @param release forget that it is in quarantine
-     * @param callback hears the outcome; its result is null
+     * @param model the model's name
+     * @param release whether to release the model from quarantine
+     * @param callback receives the outcome; the result is null
      * @return the call
      */
     public Call load(String model, boolean release, Callback<Void> callback) {
@@ -375,8 +374,8 @@ public final class AsyncCalls {
     /**
      * See {@link PocketServe#unload}.
      *
-     * @param model its name
-     * @param callback hears the outcome; its result is null
+     * @param model the model's name
+     * @param callback receives the outcome; the result is null
      * @return the call
      */
     public Call unload(String model, Callback<Void> callback) {

@@ -3,8 +3,8 @@ package dev.pocketserve.bridge;
 import java.util.Random;
 
 /**
- * Pauses before further attempts: the first pause is short, each is longer than the one before by the
- * same factor, and all are a little shorter than that by chance, so that clients of one server do not come together.
+ * Pauses before retries. The first pause is short and each one is longer by the same factor. A random part is
+ * subtracted, so that clients of one server do not retry at the same time.
  */
 final class Backoff {
     private static final int FIRST_MS = 50;
@@ -22,20 +22,20 @@ final class Backoff {
     }
 
     /**
-     * For a server that is away: pauses grow by an eighth up to a quarter of a second, so whoever waits learns of its
-     * return late by a small part of its absence. That asks some thirty times in five seconds, which costs next to
-     * nothing: nobody listens, and the system says so at once.
+     * For a lost server: pauses grow by an eighth up to a quarter of a second, so a call notices the server's return
+     * after a small part of its absence. That makes about thirty attempts in five seconds, which cost little, because
+     * the system rejects each at once.
      */
     static Backoff whileUnreachable(Random random) {
         return new Backoff(1.125, 250, random);
     }
 
-    /** For a server that is there and turned a request away. */
+    /** For a server that is running and rejected a request. */
     static Backoff whileBusy(Random random) {
         return new Backoff(2, 1000, random);
     }
 
-    /** The next one, from three quarters of its length to all of it. */
+    /** Returns the next pause: between three quarters of its length and all of it. */
     long nextMs() {
         double length = Math.min(longestMs, next);
         next *= growth;

@@ -1,17 +1,17 @@
 package dev.pocketserve.bridge;
 
 /**
- * Work that calls a {@link PocketServe}, directly or by a generated class, and waits for its answers; see
+ * Work that calls a {@link PocketServe}, directly or through a generated class, and waits for answers; see
  * {@link AsyncCalls#call}.
  *
- * @param <T> what it gives
+ * @param <T> the type of the result
  */
 public interface BlockingCall<T> {
     /**
-     * Asks and waits.
+     * Makes the calls and waits for their answers.
      *
-     * @return what came of it
-     * @throws PocketServeException when there is no answer
+     * @return the result
+     * @throws PocketServeException if a call fails
      */
     T call() throws PocketServeException;
 }

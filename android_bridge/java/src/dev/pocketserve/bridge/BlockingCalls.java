@@ -22,52 +22,52 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Asks a model what is on a picture.
+     * Sends a picture to a model and returns the labelled answer.
      *
-     * @param model its name
+     * @param model the model's name
      * @param picture an encoded picture, such as the bytes of a JPEG or PNG file
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction classify(String model, byte[] picture) throws PocketServeException {
         return classify(model, picture, null);
     }
 
     /**
-     * Asks a model what is on a picture.
+     * Sends a picture to a model and returns the labelled answer.
      *
-     * @param model its name
+     * @param model the model's name
      * @param picture an encoded picture, such as the bytes of a JPEG or PNG file
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction classify(String model, byte[] picture, PredictOptions options) throws PocketServeException {
         return predict(model, picture, PICTURE, options);
     }
 
     /**
-     * Asks a model about any raw input: a picture, a sound, a text, JSON.
+     * Sends raw input to a model: a picture, a sound, a text or JSON.
      *
-     * @param model its name
+     * @param model the model's name
      * @param input the bytes
-     * @param contentType what they are, such as {@code text/plain}
+     * @param contentType their media type, such as {@code text/plain}
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction predict(String model, byte[] input, String contentType) throws PocketServeException {
         return predict(model, input, contentType, null);
     }
 
     /**
-     * Asks a model about any raw input: a picture, a sound, a text, JSON, a raw camera frame.
+     * Sends raw input to a model: a picture, a sound, a text, JSON or a raw camera frame.
      *
-     * @param model its name
+     * @param model the model's name
      * @param input the bytes
-     * @param contentType what they are, such as {@code text/plain}
-     * @param options how to answer; null for the server's own ways
+     * @param contentType their media type, such as {@code text/plain}
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction predict(String model, byte[] input, String contentType, PredictOptions options)
             throws PocketServeException {
@@ -75,26 +75,26 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Asks a language model.
+     * Sends a message to a language model.
      *
-     * @param model its name
+     * @param model the model's name
      * @param text the message
      * @return the whole answer
-     * @throws PocketServeException when there is none, or no complete one
+     * @throws PocketServeException if the call fails, or no complete one
      */
     public ChatAnswer chat(String model, String text) throws PocketServeException {
         return chat(model, Collections.singletonList(ChatMessage.user(text)), null, null);
     }
 
     /**
-     * Asks a language model, and hears the answer while the model writes it.
+     * Sends a chat to a language model and streams the answer.
      *
-     * @param model its name
+     * @param model the model's name
      * @param messages the chat so far
-     * @param options how to answer; null for the model's own ways
-     * @param listener hears each piece of text; null for nobody
+     * @param options options of the answer; null for the model's defaults
+     * @param listener receives each piece of text, or null
      * @return the whole answer
-     * @throws PocketServeException when there is none, or no complete one
+     * @throws PocketServeException if the call fails, or no complete one
      */
     public ChatAnswer chat(String model, List<ChatMessage> messages, ChatOptions options, ChatListener listener)
             throws PocketServeException {
@@ -104,10 +104,10 @@ abstract class BlockingCalls {
     /**
      * Runs a model on tensors.
      *
-     * @param model its name
+     * @param model the model's name
      * @param inputs one tensor for each of the model's inputs
      * @return its outputs
-     * @throws PocketServeException when there are none
+     * @throws PocketServeException if the call fails
      */
     public InferResult infer(String model, Tensor... inputs) throws PocketServeException {
         return infer(model, null, inputs);
@@ -116,41 +116,41 @@ abstract class BlockingCalls {
     /**
      * Runs a model on tensors.
      *
-     * @param model its name
-     * @param options which version, which outputs and how; null for the server's own ways
+     * @param model the model's name
+     * @param options version, outputs and other options; null for the server's defaults
      * @param inputs one tensor for each of the model's inputs
      * @return its outputs
-     * @throws PocketServeException when there are none
+     * @throws PocketServeException if the call fails
      */
     public InferResult infer(String model, InferOptions options, Tensor... inputs) throws PocketServeException {
         return blocking(calls.infer(model, options, inputs));
     }
 
     /**
-     * Begins a sequence of requests to a model with a memory, to be closed.
+     * Opens a sequence of requests to a stateful model. Close it when done.
      *
-     * @param model its name
-     * @return the sequence; its first step reaches the server
+     * @param model the model's name
+     * @return the sequence; nothing is sent before its first step
      */
     public ModelSequence sequence(String model) {
         return sequence(model, null);
     }
 
     /**
-     * Begins a sequence of requests to a version of a model with a memory, to be closed.
+     * Opens a sequence of requests to a version of a stateful model. Close it when done.
      *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
-     * @return the sequence; its first step reaches the server
+     * @param model the model's name
+     * @param version the version's name; null for the default version
+     * @return the sequence; nothing is sent before its first step
      */
     public ModelSequence sequence(String model, String version) {
         return new ModelSequence(this, model, version);
     }
 
     /**
-     * Returns whether the server runs.
+     * Returns whether the server is running.
      *
-     * @return false when nothing answers
+     * @return false if nothing answers
      * @throws PocketServeException when something else answers, or Android forbids the connection
      */
     public boolean isLive() throws PocketServeException {
@@ -158,9 +158,9 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Returns whether the server takes requests.
+     * Returns whether the server accepts requests.
      *
-     * @return false when nothing answers, or the server is about to end
+     * @return false if nothing answers or the server is shutting down
      * @throws PocketServeException when something else answers, or Android forbids the connection
      */
     public boolean isReady() throws PocketServeException {
@@ -168,42 +168,42 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Returns whether a model can be asked. One that was not loaded yet can: the first request loads it.
+     * Returns whether a model accepts requests, which may load it first.
      *
-     * @param model its name
-     * @return false for a model that is unknown, was unloaded or failed
-     * @throws PocketServeException when the server cannot be asked
+     * @param model the model's name
+     * @return false if the model is unknown, was unloaded or failed
+     * @throws PocketServeException if the server does not answer
      */
     public boolean isModelReady(String model) throws PocketServeException {
         return isModelReady(model, null);
     }
 
     /**
-     * Returns whether a version of a model can be asked.
+     * Returns whether a version of a model accepts requests.
      *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
-     * @return false for one that is unknown, was unloaded or failed
-     * @throws PocketServeException when the server cannot be asked
+     * @param model the model's name
+     * @param version the version's name; null for the default version
+     * @return false if the version is unknown, was unloaded or failed
+     * @throws PocketServeException if the server does not answer
      */
     public boolean isModelReady(String model, String version) throws PocketServeException {
         return blocking(calls.isModelReady(model, version));
     }
 
     /**
-     * Returns what the server says about itself.
+     * Returns the server's metadata.
      *
      * @return name, version and extensions
-     * @throws PocketServeException when the server cannot be asked
+     * @throws PocketServeException if the server does not answer
      */
     public JSONObject serverMetadata() throws PocketServeException {
         return blocking(calls.serverMetadata());
     }
 
     /**
-     * Returns what the server says about a model: its versions, inputs, outputs and task.
+     * Returns a model's metadata: versions, inputs, outputs and task.
      *
-     * @param model its name
+     * @param model the model's name
      * @return the metadata of the Open Inference Protocol
      * @throws PocketServeException when there is no such model
      */
@@ -212,10 +212,10 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Returns what the server says about a version of a model.
+     * Returns the metadata of a version of a model.
      *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
+     * @param model the model's name
+     * @param version the version's name; null for the default version
      * @return the metadata of the Open Inference Protocol
      * @throws PocketServeException when there is no such model or version
      */
@@ -224,29 +224,29 @@ abstract class BlockingCalls {
     }
 
     /**
-     * The names of all models.
+     * Returns the names of all models.
      *
      * @return in the server's order
-     * @throws PocketServeException when the server cannot be asked
+     * @throws PocketServeException if the server does not answer
      */
     public List<String> models() throws PocketServeException {
         return blocking(calls.models());
     }
 
     /**
-     * All versions of all models with their state; the server looks into its folder again for this.
+     * Returns all versions of all models with their state. The server rescans its folder first.
      *
      * @return in the server's order
-     * @throws PocketServeException when the server cannot be asked
+     * @throws PocketServeException if the server does not answer
      */
     public List<ModelState> index() throws PocketServeException {
         return blocking(calls.index());
     }
 
     /**
-     * Loads a model, or loads it anew.
+     * Loads or reloads a model.
      *
-     * @param model its name
+     * @param model the model's name
      * @throws PocketServeException when it cannot be loaded
      */
     public void load(String model) throws PocketServeException {
@@ -254,10 +254,10 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Loads a model, or loads it anew.
+     * Loads or reloads a model.
      *
-     * @param model its name
-     * @param release forget that it is in quarantine because it did harm, and try it again
+     * @param model the model's name
+     * @param release whether to release the model from quarantine and try it again
      * @throws PocketServeException when it cannot be loaded
      */
     public void load(String model, boolean release) throws PocketServeException {
@@ -267,8 +267,8 @@ abstract class BlockingCalls {
     /**
      * Stops serving a model until it is loaded again.
      *
-     * @param model its name
-     * @throws PocketServeException when the server cannot be asked
+     * @param model the model's name
+     * @throws PocketServeException if the server does not answer
      */
     public void unload(String model) throws PocketServeException {
         blocking(calls.unload(model));

@@ -1,17 +1,17 @@
 package dev.pocketserve.bridge;
 
-/** A call that is under way. */
+/** A call in progress. */
 public interface Call {
     /**
-     * Gives the call up. Its callback gets {@link PocketServeException#CANCELLED}, unless the outcome was on its way
-     * already; the server is told and does not start what it has not started. Never blocks.
+     * Cancels the call. Its callback gets {@link PocketServeException#CANCELLED}, unless it was already being called.
+     * The server drops the request if the model has not started. Never blocks.
      */
     void cancel();
 
     /**
      * Returns whether the outcome is known.
      *
-     * @return true once the callback was handed to its executor
+     * @return true once the callback was passed to its executor
      */
     boolean isDone();
 }

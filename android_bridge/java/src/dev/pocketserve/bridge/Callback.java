@@ -4,13 +4,13 @@ package dev.pocketserve.bridge;
  * Receives the outcome of a call that did not block. Exactly one of the two methods is called, once, on the executor
  * that the client was built with.
  *
- * @param <T> what the call gives
+ * @param <T> the type of the result
  */
 public interface Callback<T> {
     /**
      * The call succeeded.
      *
-     * @param result what it gave
+     * @param result the result
      */
     void onResult(T result);
 

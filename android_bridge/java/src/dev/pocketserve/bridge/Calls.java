@@ -7,8 +7,8 @@ import org.json.JSONException;
 import org.json.JSONObject;
 
 /**
- * Every call once, as the blocking, the callback and the stream interface all make it: put together and checked where
- * the caller is, then sent from any thread.
+ * Builds and checks every call of the blocking, callback and stream interfaces, on the caller's thread. The call may
+ * then be sent from any thread.
  */
 final class Calls {
     private static final PredictOptions PLAIN = new PredictOptions();
@@ -22,12 +22,12 @@ final class Calls {
         this.timeoutMs = timeoutMs;
     }
 
-    /** What can be given up while it waits. */
+    /** Work that can be cancelled while it waits. */
     interface Work<T> {
         T run(Cancellation cancellation) throws PocketServeException;
     }
 
-    /** A call that is ready to be sent. Holds its input until it is let go. */
+    /** A call that is ready to be sent. Keeps its input until it is released. */
     abstract class PreparedCall<T> implements Work<T> {
         private final Request request;
         private final int ms;
@@ -41,7 +41,7 @@ final class Calls {
             this.ms = ms;
         }
 
-        /** Sends it and reads what comes back; its time runs from here. */
+        /** Sends the call and reads the answer. The timeout starts here. */
         @Override
         public T run(Cancellation cancellation) throws PocketServeException {
             try {
@@ -94,7 +94,7 @@ final class Calls {
         };
     }
 
-    /** A chat, whose answer is read while it comes. */
+    /** A chat, whose answer is read while it arrives. */
     PreparedCall<ChatAnswer> chat(
             String model, List<ChatMessage> messages, ChatOptions options, ChatListener listener) {
         ChatOptions effective = options == null ? new ChatOptions() : options;

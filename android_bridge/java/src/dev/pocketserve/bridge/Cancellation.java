@@ -1,14 +1,14 @@
 package dev.pocketserve.bridge;
 
-/** Carries a caller's wish to give up to the thread that waits for the answer. */
+/** Passes a caller's cancellation to the thread that waits for the answer. */
 final class Cancellation {
-    /** Of the work that this thread does, where that is given up as a whole. */
+    /** The cancellation of this thread's work, if that is cancelled as a whole. */
     private static final ThreadLocal<Cancellation> CURRENT = new ThreadLocal<>();
 
     private boolean cancelled;
     private Runnable action;
 
-    /** Gives up: runs what the waiting thread left here. */
+    /** Cancels: runs the action that the waiting thread registered. */
     void cancel() {
         Runnable run;
         synchronized (this) {
@@ -27,7 +27,7 @@ final class Cancellation {
         return cancelled;
     }
 
-    /** Leaves what is to be done on a cancel; null takes it away. Runs it at once if that happened already. */
+    /** Registers the action for a cancellation, or removes it if null. Runs it now if already cancelled. */
     void onCancel(Runnable run) {
         boolean now;
         synchronized (this) {
@@ -39,13 +39,13 @@ final class Cancellation {
         }
     }
 
-    /** Returns what gives up the calls of this thread: that of the work they are part of, or one of their own. */
+    /** Returns the cancellation of this thread's work, or a new one. */
     static Cancellation current() {
         Cancellation current = CURRENT.get();
         return current == null ? new Cancellation() : current;
     }
 
-    /** Does work whose calls are given up by this. */
+    /** Runs work whose calls this cancels. */
     <T> T run(BlockingCall<T> work) throws PocketServeException {
         CURRENT.set(this);
         try {

@@ -34,7 +34,7 @@ public final class ChatMessage {
     }
 
     /**
-     * An instruction that holds for the whole chat. It comes first.
+     * An instruction for the whole chat. It must be the first message.
      *
      * @param text the instruction
      * @return the message
@@ -44,7 +44,7 @@ public final class ChatMessage {
     }
 
     /**
-     * Returns who wrote it.
+     * Returns the author's role.
      *
      * @return {@code user}, {@code assistant} or {@code system}
      */

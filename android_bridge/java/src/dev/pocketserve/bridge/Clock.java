@@ -1,10 +1,10 @@
 package dev.pocketserve.bridge;
 
 /**
- * Time and waiting, in one place so that tests need neither.
+ * Time and waiting, which tests replace.
  *
- * <p>The clock never jumps, and it stands still while the phone sleeps deeply. The server sleeps with it, on a clock
- * that stands still too, so a call that was under way goes on when the phone wakes up.
+ * <p>The clock never jumps, and it pauses while the phone sleeps deeply. The server's clock pauses, too, so a call in
+ * progress continues when the phone wakes up.
  */
 class Clock {
     static final Clock SYSTEM = new Clock();
@@ -13,7 +13,7 @@ class Clock {
         return System.nanoTime();
     }
 
-    /** Waits on a monitor that the caller holds, as {@link Object#wait(long)} does; may end early. */
+    /** Waits on a monitor that the caller has locked, as {@link Object#wait(long)} does; may end early. */
     void await(Object monitor, long ms) throws InterruptedException {
         monitor.wait(ms);
     }

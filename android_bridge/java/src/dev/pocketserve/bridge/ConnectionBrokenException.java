@@ -1,13 +1,13 @@
 package dev.pocketserve.bridge;
 
-/** A connection ended before an answer came; carries what the caller is told if the call is not made again. */
+/** A connection ended before the answer arrived. Carries the caller's exception in case there is no retry. */
 final class ConnectionBrokenException extends Exception {
     private static final long serialVersionUID = 1L;
 
     private final PocketServeException fault;
     private final boolean notStarted;
 
-    /** Wraps a fault; {@code notStarted} tells that the server has certainly not acted on the request. */
+    /** Wraps an exception; {@code notStarted} means that the server can't have acted on the request. */
     ConnectionBrokenException(PocketServeException fault, boolean notStarted) {
         super(fault);
         this.fault = fault;

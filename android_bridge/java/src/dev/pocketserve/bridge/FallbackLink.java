@@ -5,8 +5,8 @@ import java.util.HashSet;
 import java.util.Set;
 
 /**
- * Two servers: the second one is asked what the first cannot take now, if its caller allows that and it may be asked
- * twice. One deadline holds over both; the first server has half of the time, so that some is left.
+ * Sends a call to a second server if the first cannot take it now, provided that the call allows it and may run
+ * twice. One deadline covers both; the first server gets half of the time, so that some is left.
  */
 final class FallbackLink implements Link {
     private static final Set<String> AWAY = new HashSet<>(Arrays.asList(
@@ -20,11 +20,12 @@ final class FallbackLink implements Link {
     private final String secondName;
 
     /**
-     * Takes the ways to both servers.
+     * Creates the link over those of both servers.
      *
-     * @param first the way to the first server
-     * @param firstRetrying the same with a search for a lost server, for what only the first one may answer
-     * @param second the way to the other server
+     * @param first the link to the first server
+     * @param firstRetrying the same with retries while the server is lost, for calls that only the first one may
+     *     answer
+     * @param second the link to the other server
      */
     FallbackLink(Link first, Link firstRetrying, String firstName, Link second, String secondName) {
         this.first = first;

@@ -8,12 +8,12 @@ import dev.pocketserve.bridge.wire.WireException;
 import java.io.IOException;
 import java.util.Map;
 
-/** Turns what the platform and the protocol say into one sentence with the way out. */
+/** Turns faults of the platform and the protocol into one sentence with the solution. */
 final class Faults {
     private Faults() {
     }
 
-    /** A connection could not be opened. */
+    /** The connection could not be opened. */
     static PocketServeException connecting(String host, int port, Exception error) {
         String address = host + ":" + port;
         String text = causes(error);
@@ -34,7 +34,7 @@ final class Faults {
                 + "`pocketserve serve` and keep Termux from being stopped", error);
     }
 
-    /** A connection was there and the peer said nothing, or not enough. */
+    /** The peer accepted the connection and sent too little. */
     static PocketServeException silent(String host, int port, Throwable cause) {
         return PocketServeException.temporary(PocketServeException.SERVER_UNREACHABLE,
                 "something accepts connections at " + host + ":" + port + " but does not answer; Android may have "

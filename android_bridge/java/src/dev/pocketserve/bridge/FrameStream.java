@@ -7,13 +7,13 @@ import java.util.UUID;
 import java.util.concurrent.Executor;
 
 /**
- * Sends camera frames to a model so that each answer is about the newest picture there was.
+ * Sends camera frames to a model, always the newest one.
  *
- * <p>{@link #offer} never blocks. While as many frames as allowed are under way, the newest one waits and takes the
- * place of one that waited before. What waits on the server is replaced there too, by its {@code stream} parameter.
+ * <p>{@link #offer} never blocks. While as many frames as allowed are in progress, only the newest one waits and
+ * replaces an earlier one. On the server, too, it replaces a waiting frame, through the {@code stream} parameter.
  *
- * <p>Frames travel by threads of the stream, which end with {@link #close} or with the client. At most one more frame
- * is held than may be under way.
+ * <p>The stream has its own threads, which end with {@link #close} or with the client. It keeps at most one frame
+ * more than may be in progress.
  */
 public final class FrameStream implements Closeable {
     private static final int MAX_IN_FLIGHT = 16;
@@ -28,10 +28,10 @@ public final class FrameStream implements Closeable {
     private Frame waiting;
     private long lastNumber;
     private boolean closed;
-    /** The client was closed, which the one who offers frames need not have noticed. */
+    /** The client was closed, which the camera's thread may not have noticed. */
     private boolean clientClosed;
 
-    /** A frame on its way. */
+    /** A frame in progress. */
     private static final class Frame {
         private final long number;
         private final Calls.PreparedCall<Prediction> call;
@@ -72,9 +72,9 @@ public final class FrameStream implements Closeable {
     /**
      * Offers an encoded picture.
      *
-     * @param picture such as a JPEG; not to be changed before the listener has heard of it
+     * @param picture such as a JPEG; must not change until the listener receives the outcome
      * @return the frame's number, from 1
-     * @throws IllegalStateException when this stream was closed; close it after the camera, or expect this
+     * @throws IllegalStateException if this stream was closed; close the camera first
      */
     public long offer(byte[] picture) {
         return offer(picture, "application/octet-stream", null);
@@ -83,11 +83,11 @@ public final class FrameStream implements Closeable {
     /**
      * Offers a frame of any kind.
      *
-     * @param bytes not to be changed before the listener has heard of it
-     * @param contentType what they are
+     * @param bytes must not change until the listener receives the outcome
+     * @param contentType their media type
      * @param options such as width, height, rotation and format of a raw frame; null for none
      * @return the frame's number, from 1
-     * @throws IllegalStateException when this stream was closed; close it after the camera, or expect this
+     * @throws IllegalStateException if this stream was closed; close the camera first
      */
     public long offer(byte[] bytes, String contentType, PredictOptions options) {
         PredictOptions own = (options == null ? new PredictOptions() : new PredictOptions(options)).stream(name);
@@ -182,7 +182,7 @@ public final class FrameStream implements Closeable {
         });
     }
 
-    /** The client was closed: ends the threads; what waits, and what is still offered, fails with CLOSED. */
+    /** Ends the threads of a closed client. Waiting and later frames fail with CLOSED. */
     void end() {
         Frame unsent;
         synchronized (this) {
@@ -196,7 +196,7 @@ public final class FrameStream implements Closeable {
         }
     }
 
-    /** Ends the stream. The frame that waits counts as dropped; those under way are cancelled. Never blocks. */
+    /** Ends the stream. A waiting frame counts as dropped; those in progress are cancelled. Never blocks. */
     @Override
     public void close() {
         open.remove(this);

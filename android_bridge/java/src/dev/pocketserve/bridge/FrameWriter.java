@@ -15,14 +15,14 @@ final class FrameWriter {
 
     private final OutputStream out;
     private final ReentrantLock lock = new ReentrantLock();
-    /** For pieces that show no array, such as direct buffers: made once, and used by whoever holds the lock. */
+    /** For pieces without an array, such as direct buffers. Created once; used under the lock. */
     private byte[] chunk;
 
     FrameWriter(OutputStream out) {
         this.out = out;
     }
 
-    /** Takes the turn to write; false when the deadline passed first. */
+    /** Acquires the write lock; false if the deadline passes first. */
     boolean lock(Deadline deadline) throws PocketServeException {
         try {
             return lock.tryLock() || lock.tryLock(deadline.remainingNs(), TimeUnit.NANOSECONDS);
@@ -84,7 +84,7 @@ final class FrameWriter {
         }
     }
 
-    /** Writes a small frame if the turn comes in time; false when a write of another thread goes on. */
+    /** Writes a small frame; false if another thread keeps writing until the deadline. */
     boolean small(byte[] frame, long waitMs) throws IOException, InterruptedException {
         if (!lock.tryLock(waitMs, TimeUnit.MILLISECONDS)) {
             return false;

@@ -14,12 +14,12 @@ public final class InferOptions {
     private String id = "";
     private int timeoutMs;
 
-    /** Everything as the server does by itself. */
+    /** Creates options with the server's defaults. */
     public InferOptions() {
     }
 
     /**
-     * The same as others, to be changed without changing those.
+     * Copies other options.
      *
      * @param from is not changed
      */
@@ -55,7 +55,7 @@ public final class InferOptions {
     }
 
     /**
-     * A name for this request, which comes back with the answer.
+     * Sets a name for this request, which the answer repeats.
      *
      * @param text at most 256 characters
      * @return this
@@ -76,9 +76,9 @@ public final class InferOptions {
     }
 
     /**
-     * Before whom the request goes.
+     * Sets the priority of the request.
      *
-     * @param level 1 is the highest, 0 the model's usual one
+     * @param level 1 is the highest, 0 the default
      * @return this
      */
     public InferOptions priority(int level) {
@@ -86,8 +86,8 @@ public final class InferOptions {
     }
 
     /**
-     * Frames of the same stream replace each other: one that still waits when a newer one comes is not run, and gets
-     * the error SUPERSEDED.
+     * Frames of the same stream replace each other: one that still waits when a newer one arrives does not run, and
+     * gets the error SUPERSEDED.
      *
      * @param name unique to this source of frames
      * @return this
@@ -97,7 +97,7 @@ public final class InferOptions {
     }
 
     /**
-     * Marks one step of a model with a memory. Steps are never repeated by this library.
+     * Marks one step of a stateful model. This library never retries steps.
      *
      * @param sequenceId which memory; not 0
      * @param start whether this is the first step
@@ -111,7 +111,7 @@ public final class InferOptions {
     }
 
     /**
-     * Marks one step of a model with a memory. Steps are never repeated by this library.
+     * Marks one step of a stateful model. This library never retries steps.
      *
      * @param sequenceId which memory; not empty
      * @param start whether this is the first step

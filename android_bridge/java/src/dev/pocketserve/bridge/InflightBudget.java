@@ -3,10 +3,10 @@ package dev.pocketserve.bridge;
 import dev.pocketserve.bridge.wire.ConnectionLimits;
 
 /**
- * The requests that one connection has under way, within what its server allows; beyond that, the server would refuse.
- * A request counts until its answer comes, also when its caller has given up.
+ * Counts the requests in progress on one connection, so that they stay within the server's limit. A cancelled request
+ * counts until its answer arrives.
  *
- * <p>Every method is called with the connection's lock held, which {@link #acquire} waits on.
+ * <p>Call every method under the connection's lock, on which {@link #acquire} waits.
  */
 final class InflightBudget {
     private final Object lock;
@@ -28,10 +28,10 @@ final class InflightBudget {
     }
 
     /**
-     * Acquires the budget of one request, and waits for it if need be.
+     * Acquires the budget of one request, waiting if necessary.
      *
-     * @return false when there is no hope: all requests under way were given up, and none was answered for as long as
-     *     a stall may last, though such an answer costs the server next to nothing
+     * @return false if the connection is stalled: all its requests were cancelled, and none of them was answered
+     *     within the stall limit
      */
     boolean acquire(int size, Deadline deadline, Cancellation cancellation) throws PocketServeException {
         if (isFull(size) && !await(size, deadline, cancellation)) {
@@ -99,25 +99,25 @@ final class InflightBudget {
         }
     }
 
-    /** Nothing more is sent here, so that nobody need wait for budget. */
+    /** Ends all waits for budget, because nothing more is sent on this connection. */
     void close() {
         closed = true;
         lock.notifyAll();
     }
 
-    /** A caller begins to wait for its answer; true when nobody else does. */
+    /** Counts a caller that begins to wait; true if it is the only one. */
     boolean addCaller() {
         callers++;
         return callers == 1;
     }
 
-    /** A caller has its answer, or gives it up. */
+    /** Counts a caller that has its answer or was cancelled. */
     void removeCaller() {
         callers--;
         lastProgressNs = Clock.SYSTEM.nanos();
     }
 
-    /** Returns whether anybody waits for an answer. */
+    /** Returns whether a caller waits for an answer. */
     boolean hasCallers() {
         return callers > 0;
     }

@@ -7,14 +7,14 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 
 /**
- * Notices a peer that fell silent, and writes what the reading thread must not wait for: PONG and CANCEL.
+ * Detects a silent peer, and writes PONG and CANCEL, for which the reading thread must not wait.
  *
- * <p>While requests are under way and nothing has been received for one interval it sends a PING; if nothing at all
- * comes for another interval, the peer is dead: frozen by Android, or gone without a word. While nothing is under way
- * it waits without a timeout: an idle client uses no processor.
+ * <p>While requests are in progress and nothing arrives for one interval, it sends a PING. If nothing arrives for
+ * another interval, the peer counts as dead, for example frozen by Android. Without requests it waits without a
+ * timeout, so an idle client uses no CPU.
  */
 final class KeepAlive implements Runnable {
-    /** Small frames that wait to be written; a peer that makes it more is not worth an answer. */
+    /** The limit of small frames that wait to be written; further ones are dropped. */
     private static final int MAX_QUEUED = 256;
     /** Waking up this much too late is more than a busy processor. */
     private static final long FROZEN_MS = 1000;
@@ -29,9 +29,9 @@ final class KeepAlive implements Runnable {
     private boolean requestStarted;
     private boolean idle;
 
-    /** The connection that is watched. */
+    /** The watched connection. */
     interface Connection {
-        /** Returns whether calls are under way. */
+        /** Returns whether calls are in progress. */
         boolean isBusy();
 
         /** Ends the connection and all calls on it. */
@@ -45,7 +45,7 @@ final class KeepAlive implements Runnable {
         this.clock = clock;
     }
 
-    /** Something came from the peer. */
+    /** Records that bytes arrived from the peer. */
     void received() {
         dataReceived = true;
     }

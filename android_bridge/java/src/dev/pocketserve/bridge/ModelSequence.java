@@ -3,8 +3,8 @@ package dev.pocketserve.bridge;
 import java.security.SecureRandom;
 
 /**
- * The steps of one sequence to a model with a memory, made by {@link BlockingCalls#sequence}. To be used by one thread
- * at a time, and closed. A step that fails once the model has begun ends the sequence: later ones are refused.
+ * A sequence of steps for a stateful model, from {@link BlockingCalls#sequence}. Use it from one thread at a time,
+ * and close it. A step that fails after the model has started ends the sequence: later steps are rejected.
  */
 public final class ModelSequence implements AutoCloseable {
     private static final SecureRandom RANDOM = new SecureRandom();
@@ -26,7 +26,7 @@ public final class ModelSequence implements AutoCloseable {
      *
      * @param inputs one tensor for each other input
      * @return the outputs
-     * @throws PocketServeException when there are none
+     * @throws PocketServeException if the call fails
      */
     public InferResult infer(Tensor... inputs) throws PocketServeException {
         return infer(null, inputs);
@@ -35,10 +35,10 @@ public final class ModelSequence implements AutoCloseable {
     /**
      * Sends the tensors of the next step; inputs that hold state may be left out.
      *
-     * @param options which outputs and how; null for the server's own ways
+     * @param options outputs and other options; null for the server's defaults
      * @param inputs one tensor for each other input
      * @return the outputs
-     * @throws PocketServeException when there are none
+     * @throws PocketServeException if the call fails
      */
     public InferResult infer(InferOptions options, Tensor... inputs) throws PocketServeException {
         InferResult result = calls.infer(model, step(options, false), inputs);
@@ -50,9 +50,9 @@ public final class ModelSequence implements AutoCloseable {
      * Sends the raw input of the next step.
      *
      * @param input the bytes
-     * @param contentType what they are, such as {@code audio/wav}
+     * @param contentType their media type, such as {@code audio/wav}
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction predict(byte[] input, String contentType) throws PocketServeException {
         return predict(input, contentType, null);
@@ -62,10 +62,10 @@ public final class ModelSequence implements AutoCloseable {
      * Sends the raw input of the next step.
      *
      * @param input the bytes
-     * @param contentType what they are, such as {@code audio/wav}
-     * @param options how to answer; null for the server's own ways
+     * @param contentType their media type, such as {@code audio/wav}
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction predict(byte[] input, String contentType, PredictOptions options) throws PocketServeException {
         PredictOptions step = options == null ? new PredictOptions() : new PredictOptions(options);
@@ -75,7 +75,7 @@ public final class ModelSequence implements AutoCloseable {
         return answer;
     }
 
-    /** Ends the sequence. The server forgets one that nobody ends some time after its last step. */
+    /** Ends the sequence. The server expires one that is not ended. */
     @Override
     public void close() {
         if (!open) {

@@ -29,7 +29,7 @@ public final class ModelState {
     }
 
     /**
-     * Returns whether it can be asked.
+     * Returns the state of the version.
      *
      * @return READY, UNAVAILABLE, LOADING or UNLOADING
      */
@@ -40,16 +40,16 @@ public final class ModelState {
     /**
      * Returns the reason of that state.
      *
-     * @return empty when there is nothing to say
+     * @return empty if there is none
      */
     public String getReason() {
         return json.optString("reason", "");
     }
 
     /**
-     * Returns whether requests that name no version are answered by this one.
+     * Returns whether this is the default version.
      *
-     * @return false also where the server is older and does not say
+     * @return also false if an older server does not state it
      */
     public boolean isDefault() {
         return json.optBoolean("default");
@@ -58,7 +58,7 @@ public final class ModelState {
     /**
      * Returns the task of the model.
      *
-     * @return such as {@code image-classification}; empty as long as it is not known
+     * @return such as {@code image-classification}; empty if it is not known yet
      */
     public String getTask() {
         return json.isNull("task") ? "" : json.optString("task");

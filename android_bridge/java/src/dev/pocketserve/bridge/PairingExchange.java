@@ -12,9 +12,10 @@ import javax.crypto.spec.SecretKeySpec;
 
 /**
  * The client's half of pairing, without a connection: SRP-6a of RFC 5054 with its 2048-bit group and SHA-256, so that
- * a code of ten digits is enough to get the token, and whoever took the server's port learns neither.
+ * a code of ten digits suffices to get the token, and an app that took the server's port learns neither.
  *
- * <p>Call {@link #begin}, {@link #prove} and {@link #open} in this order, once. The same vectors as in Python hold it.
+ * <p>Call {@link #begin}, {@link #prove} and {@link #open} in this order, once. The Python tests use the same
+ * vectors.
  */
 final class PairingExchange {
     static final int PUBLIC_BYTES = 256;
@@ -42,8 +43,8 @@ final class PairingExchange {
     /**
      * Begins with a fresh secret.
      *
-     * @param code what the person typed; spaces and hyphens do not matter
-     * @throws IllegalArgumentException when it has neither ten digits nor six, which older servers show
+     * @param code the code as typed; spaces and hyphens are ignored
+     * @throws IllegalArgumentException if it has neither ten digits nor six, as on older servers
      */
     PairingExchange(String code) {
         this(code, new BigInteger(SECRET_BITS, new SecureRandom()).setBit(SECRET_BITS - 1));
@@ -83,7 +84,7 @@ final class PairingExchange {
      *
      * @param salt 16 bytes
      * @param serverPublic the server's public number
-     * @return 32 bytes, or null when the number would give the code away: that is not our server
+     * @return 32 bytes, or null if the number would reveal the code: that is not our server
      */
     byte[] prove(byte[] salt, byte[] serverPublic) {
         BigInteger server = new BigInteger(1, serverPublic);
@@ -107,7 +108,7 @@ final class PairingExchange {
     /**
      * Opens the token, once the server has proven that it knows the code too.
      *
-     * @return null when it has not, or when what it sent is no token: that is not our server
+     * @return null if the proof or the token is invalid: that is not our server
      */
     String open(byte[] serverProof, byte[] sealed) {
         if (key == null) {

@@ -1,12 +1,12 @@
 package dev.pocketserve.bridge;
 
-/** Takes the body of a successful answer while it comes, on the thread that waits for the answer. */
+/** Receives the body of a successful answer while it arrives, on the thread that waits for it. */
 interface PartReceiver {
     /**
      * Takes the next bytes.
      *
-     * @param bytes holds them
-     * @param length how many there are, from the start
+     * @param bytes a buffer that contains them
+     * @param length their number, from the buffer's start
      * @throws PocketServeException the answer can't be read, or the receiver gives up
      */
     void part(byte[] bytes, int length) throws PocketServeException;

@@ -6,7 +6,7 @@ import java.util.ArrayDeque;
 /** A request that waits for its answer. */
 final class PendingAnswer {
     private final int maxBytes;
-    /** Parts that nobody took yet. */
+    /** Parts that no reader has taken yet. */
     private final ArrayDeque<byte[]> parts = new ArrayDeque<>();
     private int keptBytes;
     private Answer answer;
@@ -31,7 +31,7 @@ final class PendingAnswer {
     /**
      * Keeps a part of the answer.
      *
-     * @return false if that would be too much; the part was not kept
+     * @return false if the part exceeds the limit and was dropped
      */
     synchronized boolean part(byte[] bytes) {
         if (bytes.length > maxBytes - keptBytes) {
@@ -58,7 +58,7 @@ final class PendingAnswer {
      * Waits for the outcome, and hands over the parts that come before it.
      *
      * @param receiver takes the body of a successful answer, which then has none left; null keeps it together
-     * @throws PocketServeException TIMEOUT or CANCELLED: the request is still under way
+     * @throws PocketServeException TIMEOUT or CANCELLED: the request is still in progress
      * @throws ConnectionBrokenException the connection ended
      */
     Answer await(Deadline deadline, PartReceiver receiver) throws PocketServeException, ConnectionBrokenException {
@@ -118,7 +118,7 @@ final class PendingAnswer {
         return part;
     }
 
-    /** Puts parts that nobody asked for in front of a successful answer's body. */
+    /** Puts parts that no receiver took in front of a successful answer's body. */
     private synchronized Answer whole(Answer outcome) {
         if (parts.isEmpty() || outcome.status != 200) {
             return outcome;

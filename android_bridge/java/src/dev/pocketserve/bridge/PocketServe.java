@@ -14,20 +14,20 @@ import java.util.concurrent.Executor;
  * }
  * }</pre>
  *
- * <p>All methods may be called from any number of threads; keep one client for the whole application. Nothing is
- * connected before the first call, and a connection that broke is opened anew by the next one. Calls that change
- * nothing on the server are repeated by themselves when the connection breaks under them.
+ * <p>The client is thread-safe; keep one for the whole application. It connects on the first call and reconnects on
+ * the next call after the connection broke. It retries calls that change nothing on the server if the connection
+ * breaks meanwhile.
  *
- * <p>These methods block until the answer is there and refuse to do so on Android's main thread; {@link #async} has
- * the same calls with callbacks. All of them throw {@link PocketServeException} and, for arguments that are wrong
- * whatever the server says, {@link IllegalArgumentException}.
+ * <p>These methods block until the answer arrives, and throw on Android's main thread; {@link #async} has the same
+ * calls with callbacks. All of them throw {@link PocketServeException} and, for invalid arguments,
+ * {@link IllegalArgumentException}.
  */
 public final class PocketServe extends BlockingCalls implements Closeable {
     /** This library's version. */
     public static final String VERSION = "0.1.0";
-    /** The port of the socket protocol unless the server was told another. */
+    /** The default port of the socket protocol. */
     public static final int SOCKET_PORT = 8471;
-    /** The port of HTTP unless the server was told another. */
+    /** The default port of HTTP. */
     public static final int HTTP_PORT = 8470;
 
     private final Link link;
@@ -57,7 +57,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
     }
 
     /**
-     * Starts to describe a client.
+     * Returns a new builder.
      *
      * @return a builder with every setting at its default
      */
@@ -66,7 +66,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
     }
 
     /**
-     * The same calls with callbacks, for any thread.
+     * Returns the same calls with callbacks, for any thread.
      *
      * @return always the same object
      */
@@ -75,34 +75,34 @@ public final class PocketServe extends BlockingCalls implements Closeable {
     }
 
     /**
-     * Starts to send camera frames to a model, always the newest, one at a time.
+     * Opens a stream that sends the newest camera frame to a model, one at a time.
      *
-     * @param model its name
-     * @param listener hears the outcome of every frame, on the client's callback executor
-     * @return takes the frames
-     * @throws IllegalStateException when this client was closed
+     * @param model the model's name
+     * @param listener receives the outcome of every frame, on the client's callback executor
+     * @return the stream, which takes the frames
+     * @throws IllegalStateException if this client was closed
      */
     public FrameStream stream(String model, StreamListener listener) {
         return stream(model, 1, listener);
     }
 
     /**
-     * Starts to send camera frames to a model, always the newest.
+     * Opens a stream that sends the newest camera frames to a model.
      *
-     * @param model its name
-     * @param inFlight how many frames may be under way together, from 1; more than 1 hides the way to the server
-     *     behind the model's work
-     * @param listener hears the outcome of every frame, on the client's callback executor
-     * @return takes the frames
-     * @throws IllegalStateException when this client was closed
+     * @param model the model's name
+     * @param inFlight how many frames may be in progress at a time, at least 1; with more than 1, frames travel while
+     *     the model works
+     * @param listener receives the outcome of every frame, on the client's callback executor
+     * @return the stream, which takes the frames
+     * @throws IllegalStateException if this client was closed
      */
     public FrameStream stream(String model, int inFlight, StreamListener listener) {
         return new FrameStream(calls, model, inFlight, listener, async.executor(), streams);
     }
 
     /**
-     * Ends all calls and streams under way with {@link PocketServeException#CLOSED}, refuses new ones, and leaves no
-     * thread behind. Never blocks, so it may be called from {@code onDestroy}.
+     * Ends all calls and streams with {@link PocketServeException#CLOSED}, rejects new ones, and ends all threads.
+     * Never blocks, so you may call it from {@code onDestroy}.
      */
     @Override
     public void close() {
@@ -136,8 +136,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         /**
          * Sets the address of the server.
          *
-         * @param address an address rather than a name: {@code localhost} may mean ::1, where nobody listens.
-         *     127.0.0.1 by default
+         * @param address an address, not a name: {@code localhost} may mean ::1, where no server listens. 127.0.0.1
+         *     by default
          * @return this
          */
         public Builder host(String address) {
@@ -193,8 +193,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Sets whether {@link Transport#AUTO} may send the token over HTTP, to whoever has that port, where nothing
-         * listens on the socket's. Nothing proves there that it is the server.
+         * Sets whether {@link Transport#AUTO} may send the token over HTTP if nothing listens on the socket's port.
+         * Over HTTP, the app that has the port does not prove that it is the server.
          *
          * @param on false by default
          * @return this
@@ -205,10 +205,10 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * The server's token, as {@code pocketserve token} prints it. A client without one only talks to a server
-         * that was started with {@code --no-auth}.
+         * The server's token, as {@code pocketserve token} prints it. A client without a token needs a server that
+         * was started with {@code --no-auth}.
          *
-         * @param text printable ASCII; spaces around it are taken away
+         * @param text printable ASCII; surrounding spaces are removed
          * @return this
          */
         public Builder token(String text) {
@@ -230,14 +230,14 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Sets another server with the same models, such as a desktop's, for what the first one cannot take now.
-         * Inference and a model's metadata are asked there when the first server is away, silent for half of the
-         * call's time, or refuses for now, such as by QUEUE_FULL or LOW_POWER. Nothing else is, and no step of a
-         * sequence. The call's time limits both together; a lost server is not looked for.
+         * Sets a second server with the same models, such as a desktop's. Inference and calls for a model's metadata
+         * use it if the first server is unreachable, silent for half of the timeout, or busy (QUEUE_FULL, LOW_POWER).
+         * Other calls and steps of a sequence never do. The timeout covers both servers, and the client does not wait
+         * for a lost one to return.
          *
          * @param other describes that server: its address, transport and own token, which is never the first one's
          * @return this
-         * @throws IllegalArgumentException it is this server, or has a fallback itself
+         * @throws IllegalArgumentException if it is this server, or has a fallback itself
          */
         public Builder fallback(Builder other) {
             this.fallback = checkFallback(notNull("fallback", other));
@@ -256,7 +256,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Limits how long a call may take in all, with connecting and repeating.
+         * Limits the total time of a call, including connecting and retries.
          *
          * @param ms 30000 by default; the first call of a large model loads it
          * @return this
@@ -267,8 +267,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * After how long a silent server is asked whether it is there, while calls are under way; after as long again
-         * without a word it counts as dead. Socket only.
+         * Sets the silence after which the client pings the server while calls are in progress. After the same time
+         * without an answer, the server counts as dead. Socket only.
          *
          * @param ms 5000 by default
          * @return this
@@ -279,7 +279,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Sets how often a call that changes nothing is repeated when the connection breaks under it.
+         * Sets how often a call that changes nothing is retried if the connection breaks.
          *
          * @param count 2 by default; 0 for never
          * @return this
@@ -293,8 +293,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * For how long a call that changes nothing looks for a server that was there and is gone: Android may have
-         * ended it, and it is starting again. Health checks do not wait.
+         * Sets how long a call that changes nothing waits for a lost server to return: Android may have ended it, and
+         * it may be restarting. Health checks do not wait.
          *
          * @param ms 5000 by default; 0 for not at all
          * @return this
@@ -308,7 +308,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * The largest answer that this client takes, which the server is told.
+         * Sets the largest answer that this client accepts. The server gets this limit, too.
          *
          * @param bytes from 4096; 64 MiB by default, or a quarter of the memory that this process may use if that is
          *     less
@@ -332,8 +332,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         /**
          * Sets the executor that runs callbacks.
          *
-         * @param executor such as one that posts to Android's main thread; by default they run where they arise, on a
-         *     thread of this library or in {@link FrameStream#offer}, and must be short
+         * @param executor such as one that posts to Android's main thread; by default, callbacks run on a thread of
+         *     this library or in {@link FrameStream#offer}, and must be short
          * @return this
          */
         public Builder callbackExecutor(Executor executor) {
@@ -342,9 +342,9 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Sets whether blocking calls are refused on Android's main thread.
+         * Sets whether blocking calls throw on Android's main thread.
          *
-         * @param on true by default; has no effect where there is no Android
+         * @param on true by default; has no effect outside Android
          * @return this
          */
         public Builder mainThreadCheck(boolean on) {
@@ -353,9 +353,9 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Makes the client. Connects to nothing.
+         * Builds the client. Does not connect yet.
          *
-         * @return a client to be closed when it is needed no more
+         * @return a client; close it when you no longer need it
          * @throws PocketServeException TOKEN_UNREADABLE
          * @throws IllegalArgumentException the fallback was given a fallback after it was set
          */

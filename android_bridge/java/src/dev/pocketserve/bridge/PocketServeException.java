@@ -4,7 +4,7 @@ import java.io.IOException;
 
 /**
  * The reason why a call has no result, and the only exception that calls throw, apart from
- * {@link IllegalArgumentException} for arguments that are wrong whatever the server says.
+ * {@link IllegalArgumentException} for invalid arguments.
  *
  * <p>It is an {@link IOException}: Java callers are reminded by the compiler that a call to another process can fail,
  * code that handles network errors already handles this one, and Kotlin, which has no checked exceptions, is not
@@ -18,9 +18,9 @@ public final class PocketServeException extends IOException {
     public static final String SERVER_UNREACHABLE = "SERVER_UNREACHABLE";
     /** Something else listens on the port, or a server with another token. No request was sent to it. */
     public static final String NOT_OUR_SERVER = "NOT_OUR_SERVER";
-    /** The server does not know this client's token, or asks for one and this client has none. */
+    /** The server does not know this client's token, or requires one and this client has none. */
     public static final String TOKEN_UNKNOWN = "TOKEN_UNKNOWN";
-    /** The file with the token cannot be read, or holds no token. */
+    /** The token file cannot be read, or contains no token. */
     public static final String TOKEN_UNREADABLE = "TOKEN_UNREADABLE";
     /** Android forbids the connection: a permission is missing. */
     public static final String LOOPBACK_FORBIDDEN = "LOOPBACK_FORBIDDEN";
@@ -30,13 +30,16 @@ public final class PocketServeException extends IOException {
     public static final String ON_MAIN_THREAD = "ON_MAIN_THREAD";
     /** The answer did not come within the client's own limit. */
     public static final String TIMEOUT = "TIMEOUT";
-    /** The connection broke before the answer came; whether the call was carried out is not known. */
+    /** The connection broke before the answer came; the call may have run or not. */
     public static final String CONNECTION_LOST = "CONNECTION_LOST";
     /** The answer does not follow the protocol. */
     public static final String BAD_ANSWER = "BAD_ANSWER";
     /** Server and library speak different versions of the socket protocol. */
     public static final String UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION";
-    /** The model is not the one that a generated class was made from; the message tells how to make it again. */
+    /**
+     * The model is not the one that a generated class was made from; the message has the command that generates it
+     * again.
+     */
     public static final String MODEL_CHANGED = "MODEL_CHANGED";
     /** The call was cancelled by its caller, or the calling thread was interrupted. */
     public static final String CANCELLED = "CANCELLED";
@@ -71,7 +74,7 @@ public final class PocketServeException extends IOException {
         return new PocketServeException(code, 0, true, -1, message, cause);
     }
 
-    /** The same fault for another waiting call: each caller gets its own stack trace. */
+    /** Returns a copy for another waiting call, so that each caller gets its own stack trace. */
     PocketServeException copy() {
         return new PocketServeException(code, status, retryable, retryAfterMs, getMessage(), this);
     }
@@ -95,16 +98,16 @@ public final class PocketServeException extends IOException {
     }
 
     /**
-     * Returns whether the same call may simply be made again later.
+     * Returns whether you may retry the same call later.
      *
-     * @return false when something must be changed first
+     * @return false if you must change something first
      */
     public boolean isRetryable() {
         return retryable;
     }
 
     /**
-     * Milliseconds after which trying again makes sense.
+     * Returns the milliseconds to wait before a retry.
      *
      * @return -1 when the server did not say
      */

@@ -113,7 +113,7 @@ public final class Prediction {
     }
 
     /**
-     * The whole answer as it came, for members that have no method here.
+     * The whole JSON answer, for members without a method here.
      *
      * @return never null; not to be changed
      */
@@ -124,7 +124,7 @@ public final class Prediction {
     /**
      * Returns a line for people, such as {@code 7 (99.8 %)}.
      *
-     * @return what was found first, or that nothing was found
+     * @return the best entry, or a note that nothing was found
      */
     public String summary() {
         if (picture != null) {

@@ -4,7 +4,7 @@ import dev.pocketserve.bridge.wire.Extensions;
 import java.nio.ByteBuffer;
 import java.nio.charset.Charset;
 
-/** A request as both transports send it. Its body is in pieces, so that tensors are sent from where they lie. */
+/** A request as both transports send it. Its body is in pieces, so that tensors are sent without a copy. */
 final class Request {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     private static final String UNRESERVED = "-._~";
@@ -59,7 +59,7 @@ final class Request {
         return new Request("POST", path, "application/octet-stream", jsonLength, body);
     }
 
-    /** Marks a call that must not be carried out twice. */
+    /** Marks a call that must not run twice. */
     Request once() {
         idempotent = false;
         return this;
@@ -77,13 +77,13 @@ final class Request {
         return this;
     }
 
-    /** Sets who takes the body of a successful answer while it comes. */
+    /** Sets the receiver of a successful answer's body while it arrives. */
     Request streamTo(PartReceiver taker) {
         receiver = taker;
         return this;
     }
 
-    /** Returns who takes the body while it comes; null for nobody. */
+    /** Returns the receiver of the body while it arrives, or null. */
     PartReceiver receiver() {
         return receiver;
     }

@@ -3,10 +3,10 @@ package dev.pocketserve.bridge;
 import java.util.Random;
 
 /**
- * Retries calls to a server that was there and is gone: it may be starting again. Only for calls that may be made
- * twice, and only for a while. Where a proxy says that it has lost the server, only inference is repeated: what else
- * gets such an answer may have come to a stranger. Inference is also repeated where a server says that it ends. The
- * links below repeat at once, for connections that had merely grown old.
+ * Retries calls to a server that is lost and may be restarting. Only calls that may run twice are retried, and only
+ * for a limited time. If a proxy reports that it has lost the server, or a server that it is shutting down, only
+ * inference is retried: for other calls, the answer may come from another program. The links below retry at once if a
+ * connection was merely stale.
  */
 final class RetryingLink implements Link {
     private static final String SHUTTING_DOWN = "SHUTTING_DOWN";
@@ -16,9 +16,9 @@ final class RetryingLink implements Link {
     private final Random random = new Random();
     private volatile boolean answered;
     private volatile boolean closed;
-    /** Calls that pause here; while there are none, answers cost no lock. */
+    /** The number of paused calls; while it is 0, answers need no lock. */
     private volatile int waiters;
-    /** Guards the two counters, and wakes those that pause. */
+    /** Guards the two counters and wakes paused calls. */
     private final Object gate = new Object();
     private int wakeups;
 
@@ -80,7 +80,7 @@ final class RetryingLink implements Link {
         throw lastError;
     }
 
-    /** A server that has never answered is not waited for: most likely nobody has started it. */
+    /** A call does not wait for a server that has never answered: probably nobody has started it. */
     private boolean shouldRetry(Request request, PocketServeException error) {
         boolean unreachable = PocketServeException.CONNECTION_LOST.equals(error.getCode())
                 || PocketServeException.SERVER_UNREACHABLE.equals(error.getCode());
@@ -88,7 +88,7 @@ final class RetryingLink implements Link {
                 && !closed && request.isIdempotent() && request.needsToken();
     }
 
-    /** Returns whether the server is about to end: in a graceful reload another process takes its place. */
+    /** Returns whether the server is shutting down; in a graceful reload another process replaces it. */
     private static boolean isShuttingDown(PocketServeException error) {
         return SHUTTING_DOWN.equals(error.getCode());
     }
@@ -105,7 +105,7 @@ final class RetryingLink implements Link {
         return answer;
     }
 
-    /** Waits; ends early when another call was answered, when this one is cancelled, and when the client is closed. */
+    /** Waits. Ends early if another call is answered, this one is cancelled, or the client is closed. */
     private void pause(Deadline end, Cancellation cancellation) throws PocketServeException {
         cancellation.onCancel(new Runnable() {
             @Override

@@ -4,11 +4,10 @@ import java.util.List;
 import org.json.JSONObject;
 
 /**
- * A model as a generated class asks it: the class that {@code pocketserve codegen} wrote holds one of these and adds
- * names and types. Before the first call it asks the server for the model's fingerprint, once, and refuses a model that
- * is not the one the class was made from.
+ * The model behind a class that {@code pocketserve codegen} generated, which adds names and types. Before the first
+ * call it compares the model's fingerprint with the one in the class, and throws if they differ.
  *
- * <p>May be used from any number of threads. Calls block as those of {@link PocketServe} do.
+ * <p>Thread-safe. Calls block, as those of {@link PocketServe} do.
  */
 public final class ServedModel {
     private static final String PICTURE = "application/octet-stream";
@@ -23,13 +22,13 @@ public final class ServedModel {
     private volatile boolean checked;
 
     /**
-     * Describes a model. Asks nothing yet.
+     * Describes a model. Sends nothing yet.
      *
-     * @param server the client to ask with
+     * @param server the client to use
      * @param name the model
-     * @param version its version; null for the one that answers by default
-     * @param fingerprint what the server said of the model when the class was made
-     * @param command what makes the class again
+     * @param version the version's name; null for the default version
+     * @param fingerprint the model's fingerprint when the class was generated
+     * @param command the command that generates the class again
      */
     public ServedModel(PocketServe server, String name, String version, String fingerprint, String command) {
         if (server == null || name == null || fingerprint == null || command == null) {
@@ -43,11 +42,11 @@ public final class ServedModel {
     }
 
     /**
-     * Asks the server whether the model is still the one that the class was made from. The first call does it by
-     * itself; call it to find out early, or again after the server's models may have changed.
+     * Checks whether the server's model still matches the class. The first call does this automatically; use this
+     * method to check earlier, or again after the server's models may have changed.
      *
-     * @throws PocketServeException {@link PocketServeException#MODEL_CHANGED} when it is another one, MODEL_NOT_FOUND
-     *     when there is none, and what any call throws
+     * @throws PocketServeException {@link PocketServeException#MODEL_CHANGED} if they differ, MODEL_NOT_FOUND if
+     *     there is no such model, and the errors of any call
      */
     public void check() throws PocketServeException {
         checked = false;
@@ -68,13 +67,13 @@ public final class ServedModel {
     }
 
     /**
-     * Asks about raw input.
+     * Sends raw input.
      *
      * @param input the bytes
-     * @param contentType what they are
-     * @param options how to answer; null for the server's own ways
+     * @param contentType their media type
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction predict(byte[] input, String contentType, PredictOptions options) throws PocketServeException {
         if (!checked) {
@@ -92,28 +91,28 @@ public final class ServedModel {
     }
 
     /**
-     * Asks about a picture.
+     * Sends a picture.
      *
      * @param picture the bytes of a file such as JPEG or PNG
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction picture(byte[] picture, PredictOptions options) throws PocketServeException {
         return predict(picture, PICTURE, options);
     }
 
     /**
-     * Asks about a frame without a header.
+     * Sends a raw camera frame.
      *
      * @param frame the bytes, without gaps between the rows
      * @param format nv21, yuv420, rgba, rgb or gray
      * @param width pixels
      * @param height pixels
      * @param rotation degrees clockwise that turn the picture upright: 0, 90, 180 or 270
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction frame(byte[] frame, String format, int width, int height, int rotation, PredictOptions options)
             throws PocketServeException {
@@ -121,14 +120,14 @@ public final class ServedModel {
     }
 
     /**
-     * Asks about a sound.
+     * Sends raw sound samples.
      *
-     * @param samples those of all channels in turns, as a microphone gives them
+     * @param samples interleaved samples of all channels, as from a microphone
      * @param rate samples a second of one channel
      * @param channels 1 or more
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction sound(short[] samples, int rate, int channels, PredictOptions options)
             throws PocketServeException {
@@ -138,24 +137,24 @@ public final class ServedModel {
     }
 
     /**
-     * Asks about a text.
+     * Sends a text.
      *
      * @param text of any script
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction text(String text, PredictOptions options) throws PocketServeException {
         return predict(text.getBytes(Request.UTF_8), TEXT, options);
     }
 
     /**
-     * Asks about several texts at once.
+     * Sends several texts.
      *
-     * @param texts from one on
-     * @param options how to answer; null for the server's own ways
+     * @param texts at least one
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction texts(List<String> texts, PredictOptions options) throws PocketServeException {
         return predict(RawInputs.texts(texts), JSON, options);
@@ -164,24 +163,24 @@ public final class ServedModel {
     /**
      * Asks a question about a text.
      *
-     * @param question what is asked
-     * @param context the text that holds the answer
-     * @param options how to answer; null for the server's own ways
+     * @param question the question
+     * @param context the text that contains the answer
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction question(String question, String context, PredictOptions options) throws PocketServeException {
         return predict(RawInputs.question(question, context), JSON, options);
     }
 
     /**
-     * Asks how near texts are to a query.
+     * Compares texts with a query.
      *
-     * @param query what they are compared with
-     * @param texts from one on
-     * @param options how to answer; null for the server's own ways
+     * @param query the text to compare with
+     * @param texts at least one
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction comparison(String query, List<String> texts, PredictOptions options)
             throws PocketServeException {
@@ -189,25 +188,25 @@ public final class ServedModel {
     }
 
     /**
-     * Asks about the rows of a table.
+     * Sends rows of a table.
      *
      * @param rows the values of each in the model's order: numbers and texts
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction rows(List<Object[]> rows, PredictOptions options) throws PocketServeException {
         return predict(RawInputs.rows(rows), JSON, options);
     }
 
     /**
-     * Asks what goes with items.
+     * Returns recommendations for items.
      *
      * @param items their numbers
-     * @param user the user's number; null where the model knows no users
-     * @param options how to answer; null for the server's own ways
+     * @param user the user's number; null if the model has no users
+     * @param options options of the answer; null for the server's defaults
      * @return the answer
-     * @throws PocketServeException when there is none
+     * @throws PocketServeException if the call fails
      */
     public Prediction items(int[] items, Integer user, PredictOptions options) throws PocketServeException {
         return predict(RawInputs.items(items, user), JSON, options);
@@ -218,7 +217,7 @@ public final class ServedModel {
      *
      * @param inputs one for each of the model's inputs
      * @return its outputs
-     * @throws PocketServeException when there are none
+     * @throws PocketServeException if the call fails
      */
     public InferResult infer(Tensor... inputs) throws PocketServeException {
         if (!checked) {
@@ -228,14 +227,14 @@ public final class ServedModel {
     }
 
     /**
-     * Returns an output as the class knows it.
+     * Returns an output after checking its datatype and shape.
      *
-     * @param result what the model answered
+     * @param result the model's answer
      * @param name of the output
-     * @param datatype of its elements; null where the model's file does not tell it
+     * @param datatype of its elements; null if the model's file does not state it
      * @param shape that it has
      * @return the output
-     * @throws PocketServeException {@link PocketServeException#MODEL_CHANGED} when it is not there, or another one
+     * @throws PocketServeException {@link PocketServeException#MODEL_CHANGED} if it is missing or differs
      */
     public Tensor output(InferResult result, String name, Datatype datatype, TensorShape shape)
             throws PocketServeException {

@@ -37,7 +37,7 @@ public sealed class ChatEvent {
  * model. An error ends the flow with [PocketServeException]. Pieces that are not collected yet are kept.
  *
  * @param messages the chat so far
- * @param options how to answer; null for the model's own ways
+ * @param options options of the answer; null for the model's defaults
  */
 public fun CoroutineCalls.chat(
     model: String,

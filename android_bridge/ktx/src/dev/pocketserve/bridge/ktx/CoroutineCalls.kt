@@ -40,7 +40,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
      * Asks about an encoded picture, such as a JPEG.
      *
      * @param picture not to be changed before the answer
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      */
     public suspend fun classify(model: String, picture: ByteArray, options: PredictOptions? = null): Prediction =
         await { calls.classify(model, picture, options, it) }
@@ -50,7 +50,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
      *
      * @param input not to be changed before the answer
      * @param contentType what the bytes are, such as `audio/wav`
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(
         model: String,
@@ -63,7 +63,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
      * Asks about one frame.
      *
      * @param frame its bytes are not to be changed before the answer
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(model: String, frame: Frame, options: PredictOptions? = null): Prediction =
         predict(model, frame.bytes, ANY_BYTES, frame.describe(options))
@@ -81,7 +81,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
      * Sends tensors and returns tensors.
      *
      * @param inputs one for each of the model's inputs
-     * @param options which version, which outputs and how; null for the server's own ways
+     * @param options version, outputs and other options; null for the server's defaults
      */
     public suspend fun infer(model: String, vararg inputs: Tensor, options: InferOptions? = null): InferResult =
         await { calls.infer(model, options, it, *inputs) }

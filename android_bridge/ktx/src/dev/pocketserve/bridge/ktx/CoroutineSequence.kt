@@ -27,7 +27,7 @@ public class CoroutineSequence internal constructor(
      * Sends the tensors of the next step and returns the outputs.
      *
      * @param inputs one for each input; those that hold state may be left out
-     * @param options which outputs and how; null for the server's own ways
+     * @param options outputs and other options; null for the server's defaults
      */
     public suspend fun infer(vararg inputs: Tensor, options: InferOptions? = null): InferResult =
         step { start -> calls.infer(model, *inputs, options = own(options).sequence(id, start, false)) }
@@ -36,7 +36,7 @@ public class CoroutineSequence internal constructor(
      * Sends the raw input of the next step.
      *
      * @param contentType what the bytes are, such as `audio/wav`
-     * @param options how to answer; null for the server's own ways
+     * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(input: ByteArray, contentType: String, options: PredictOptions? = null): Prediction =
         step { start ->

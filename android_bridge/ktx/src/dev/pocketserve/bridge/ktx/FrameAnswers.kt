@@ -25,7 +25,7 @@ public data class FrameAnswer<out A>(public val frame: Frame, public val answer:
  *
  * Cancelling the collector cancels the request. An error ends the flow with [PocketServeException]; `retryWhen` goes on.
  *
- * @param options how to answer; null for the server's own ways
+ * @param options options of the answer; null for the server's defaults
  */
 public fun Flow<Frame>.answers(
     server: PocketServe,
