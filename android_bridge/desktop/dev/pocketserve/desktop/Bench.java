@@ -22,7 +22,7 @@ public final class Bench {
     /**
      * Runs it.
      *
-     * @param arguments see the usage; input and shape are asked of the server unless they are given
+     * @param arguments see the usage; input and shape default to those that the server reports
      */
     public static void main(String[] arguments) {
         int code = 0;

@@ -6,7 +6,7 @@ final class Printable {
     }
 
     /**
-     * Returns the text in one line, with escapes for controls and for what turns or hides text.
+     * Returns the text in one line, with escapes for characters that control, reorder or hide text.
      *
      * @param value anything with a text, such as an error
      */

@@ -1,2 +1,2 @@
-/** The library on a desktop: what the companion app would say, and how fast the library is. */
+/** The library on a desktop: a companion app for the command line, and a benchmark. */
 package dev.pocketserve.desktop;

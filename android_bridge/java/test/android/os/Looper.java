@@ -1,6 +1,6 @@
 package android.os;
 
-/** Stands for Android's class of this name: the library finds it by name only. */
+/** A stub of Android's class of this name, which the library finds by name. */
 public final class Looper {
     private static volatile Looper main;
     private final Thread thread;

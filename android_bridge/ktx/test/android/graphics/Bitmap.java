@@ -3,7 +3,7 @@ package android.graphics;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
 
-/** Stands for Android's class of this name: as much as the library calls. */
+/** A stub of Android's class of this name, with the methods that the library calls. */
 public final class Bitmap {
     /** How pixels lie in memory. */
     public enum Config { ALPHA_8, RGB_565, ARGB_8888, HARDWARE }

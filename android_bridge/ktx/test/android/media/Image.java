@@ -2,7 +2,7 @@ package android.media;
 
 import java.nio.ByteBuffer;
 
-/** Stands for Android's class of this name: as much as the library calls. */
+/** A stub of Android's class of this name, with the methods that the library calls. */
 public abstract class Image implements AutoCloseable {
     public abstract int getWidth();
 

@@ -111,7 +111,7 @@ final class Calls {
     }
 
     private static JSONObject chatBody(String model, List<ChatMessage> messages, ChatOptions options) {
-        encoded(model); // refuses what is no name
+        encoded(model); // rejects invalid names
         if (messages == null || messages.isEmpty()) {
             throw new IllegalArgumentException("a chat has a message at least");
         }

@@ -23,7 +23,7 @@ final class ChatReader implements PartReceiver {
     /**
      * Starts before the first byte.
      *
-     * @param listener hears the pieces; null for nobody
+     * @param listener receives the pieces, or null
      */
     ChatReader(ChatListener listener) {
         this.listener = listener;

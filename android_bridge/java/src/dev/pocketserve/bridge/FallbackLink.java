@@ -71,7 +71,7 @@ final class FallbackLink implements Link {
             if (PocketServeException.CANCELLED.equals(code) || PocketServeException.CLOSED.equals(code)) {
                 throw error;
             }
-            fault.addSuppressed(error); // the first server's fault counts; this one says why nobody helped
+            fault.addSuppressed(error); // the first server's error counts; this one shows why the second failed
             throw fault;
         }
     }

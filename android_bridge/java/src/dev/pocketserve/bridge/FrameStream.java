@@ -49,7 +49,7 @@ public final class FrameStream implements Closeable {
         if (inFlight < 1 || inFlight > MAX_IN_FLIGHT) {
             throw new IllegalArgumentException("inFlight lies between 1 and " + MAX_IN_FLIGHT + ", not " + inFlight);
         }
-        Calls.encoded(model); // refuses what no frame could be sent to
+        Calls.encoded(model); // rejects invalid names before the first frame
         this.calls = calls;
         this.model = model;
         this.listener = listener;
@@ -117,7 +117,7 @@ public final class FrameStream implements Closeable {
     private void work() {
         while (true) {
             Cancellation cancellation = new Cancellation();
-            Thread.interrupted(); // what a listener left behind is not about the next frame
+            Thread.interrupted(); // an interrupt left by a listener must not affect the next frame
             Frame frame = next(cancellation);
             if (frame == null) {
                 return;
@@ -143,7 +143,7 @@ public final class FrameStream implements Closeable {
             try {
                 wait();
             } catch (InterruptedException notOurs) {
-                continue; // nobody but a listener knows this thread
+                continue; // only a listener can have interrupted this thread
             }
         }
         if (closed || clientClosed) {

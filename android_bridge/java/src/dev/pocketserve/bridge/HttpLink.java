@@ -67,7 +67,7 @@ final class HttpLink implements Link {
         });
         try {
             connect(connection);
-            if (closed || cancellation.isCancelled()) { // which may have come before there was what to disconnect
+            if (closed || cancellation.isCancelled()) { // possibly before there was a connection
                 throw new IOException("given up");
             }
             return converse(connection, request, deadline, limit);
@@ -117,9 +117,9 @@ final class HttpLink implements Link {
             connection.setUseCaches(false);
             connection.setConnectTimeout(deadline.within(settings.connectTimeoutMs).socketTimeoutMs());
             connection.setReadTimeout(deadline.socketTimeoutMs());
-            // Android asks for gzip otherwise, which costs more on loopback than it saves.
+            // Otherwise Android requests gzip, which costs more on loopback than it saves.
             connection.setRequestProperty("Accept-Encoding", "identity");
-            // The platform's own name for itself holds the phone's model.
+            // The platform's default contains the phone's model.
             connection.setRequestProperty("User-Agent", Settings.NAME);
             if (settings.token != null && request.needsToken()) {
                 connection.setRequestProperty("Authorization", "Bearer " + settings.token);
@@ -185,7 +185,7 @@ final class HttpLink implements Link {
         return answer(connection, status, body);
     }
 
-    /** Sends the body. A server that refuses early stops reading, and then its answer says more than the write. */
+    /** Sends the body. If the server rejects it early, its answer is a better error than the failed write. */
     private static IOException write(HttpURLConnection connection, Request request) throws SocketTimeoutException {
         try {
             OutputStream out = connection.getOutputStream();

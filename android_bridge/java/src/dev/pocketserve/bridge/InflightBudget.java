@@ -16,9 +16,9 @@ final class InflightBudget {
     private long bytes;
     private int waiters;
     private boolean closed;
-    /** Calls that wait for an answer: fewer than there are requests, once some were given up. */
+    /** Calls that wait for an answer. Cancelled ones do not, but their requests still count. */
     private int callers;
-    /** The time at which a request was last given up or answered. */
+    /** The time at which a request was last cancelled or answered. */
     private long lastProgressNs;
 
     InflightBudget(Object lock, ConnectionLimits limits, int stallMs) {

@@ -50,7 +50,7 @@ final class KeepAlive implements Runnable {
         dataReceived = true;
     }
 
-    /** A request goes under way where there was none. Cheap: the thread is only woken from its deep sleep. */
+    /** Records the first request in progress. Cheap: wakes the thread only if it waits without a timeout. */
     synchronized void begin() {
         dataReceived = true;
         requestStarted = true;
@@ -96,7 +96,7 @@ final class KeepAlive implements Runnable {
                 } else if (pinged) {
                     connection.end(Faults.connectionLost("the server fell silent; Android may have frozen it", null));
                 } else {
-                    // A write that goes on for a whole interval counts as a PING without an answer.
+                    // A write that takes a whole interval counts as an unanswered PING.
                     pinged = true;
                     writer.small(FrameEncoder.emptyFrame(FrameType.PING, 0, 1), intervalMs);
                 }
@@ -118,7 +118,7 @@ final class KeepAlive implements Runnable {
         while (!stopped && queue.isEmpty()) {
             long leftMs = (ends - clock.nanos() + 999_999) / 1_000_000;
             if (leftMs <= 0) {
-                // Far too late: this process was frozen itself, and what the server said since is not yet read.
+                // Far too late: this process itself was frozen and hasn't yet read the server's frames.
                 if (-leftMs >= Math.max(intervalMs, FROZEN_MS)) {
                     dataReceived = true;
                 }

@@ -9,6 +9,6 @@ interface Link {
      */
     Answer exchange(Request request, Deadline deadline, Cancellation cancellation) throws PocketServeException;
 
-    /** Ends all calls under way with CLOSED and refuses new ones. */
+    /** Ends all calls in progress with CLOSED and rejects new ones. */
     void close();
 }

@@ -11,7 +11,7 @@ final class MainThread {
         this.main = main;
     }
 
-    /** No thread is refused. */
+    /** Allows every thread. */
     static MainThread unchecked() {
         return new MainThread(null);
     }
@@ -32,7 +32,7 @@ final class MainThread {
         }
     }
 
-    /** Refuses to block the thread that draws. */
+    /** Throws on Android's main thread. */
     void refuse() throws PocketServeException {
         if (main != null && Thread.currentThread() == main) {
             throw PocketServeException.permanent(PocketServeException.ON_MAIN_THREAD,

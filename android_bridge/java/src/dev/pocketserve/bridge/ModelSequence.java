@@ -22,7 +22,7 @@ public final class ModelSequence implements AutoCloseable {
     }
 
     /**
-     * Sends the tensors of the next step; inputs that hold state may be left out.
+     * Sends the tensors of the next step; inputs that hold state may be omitted.
      *
      * @param inputs one tensor for each other input
      * @return the outputs
@@ -33,7 +33,7 @@ public final class ModelSequence implements AutoCloseable {
     }
 
     /**
-     * Sends the tensors of the next step; inputs that hold state may be left out.
+     * Sends the tensors of the next step; inputs that hold state may be omitted.
      *
      * @param options outputs and other options; null for the server's defaults
      * @param inputs one tensor for each other input
@@ -85,7 +85,7 @@ public final class ModelSequence implements AutoCloseable {
         try {
             calls.infer(model, step(null, true));
         } catch (PocketServeException gone) {
-            // It was given up already, or with the server.
+            // The sequence has already ended, possibly with the server.
             return;
         }
     }

@@ -7,7 +7,7 @@ interface PartReceiver {
      *
      * @param bytes a buffer that contains them
      * @param length their number, from the buffer's start
-     * @throws PocketServeException the answer can't be read, or the receiver gives up
+     * @throws PocketServeException if the answer can't be read or the receiver cancels
      */
     void part(byte[] bytes, int length) throws PocketServeException;
 }

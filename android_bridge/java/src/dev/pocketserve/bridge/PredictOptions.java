@@ -53,7 +53,7 @@ public final class PredictOptions {
     }
 
     /**
-     * Asks for the picture with the answer drawn on it instead of labels.
+     * Requests the picture with the answer drawn on it instead of labels.
      *
      * @param format {@code png}, or {@code jpeg}, which is much faster for a photo
      * @return this
@@ -74,7 +74,7 @@ public final class PredictOptions {
     }
 
     /**
-     * Before whom the request goes.
+     * Sets the priority of the request.
      *
      * @param level 1 is the highest, 0 the model's usual one
      * @return this

@@ -5,7 +5,7 @@ import java.nio.ByteOrder;
 import java.util.List;
 import org.json.JSONObject;
 
-/** Raw inputs as the server's tasks take them. Written by hand, because org.json refuses numbers that are none. */
+/** Raw inputs as the server's tasks take them. Written by hand, because org.json rejects NaN and infinities. */
 final class RawInputs {
     private RawInputs() {
     }

@@ -24,7 +24,7 @@ final class Request {
     private PartReceiver receiver;
 
     private Request(String method, String path, String contentType, int jsonLength, ByteBuffer... body) {
-        Extensions.contentType(contentType); // refuses what neither transport can carry, while the caller is there
+        Extensions.contentType(contentType); // rejects types that no transport can send, on the caller's thread
         this.method = method;
         this.path = path;
         this.target = method + " " + path;

@@ -117,7 +117,7 @@ final class RetryingLink implements Link {
             int before = wakeups;
             waiters++;
             try {
-                long ms = end.remainingMs(); // asked once for each wait: a wait of 0 has no end
+                long ms = end.remainingMs(); // read once per wait: a wait of 0 never ends
                 while (wakeups == before && !closed && !cancellation.isCancelled() && ms > 0) {
                     clock.await(gate, ms);
                     ms = end.remainingMs();

@@ -35,7 +35,7 @@ final class SocketConnection implements KeepAlive.Connection {
     private boolean draining;
     private PocketServeException closeReason;
 
-    /** A request under way: also one whose caller has given up, until its answer comes. */
+    /** A request in progress, or a cancelled one whose answer has not arrived. */
     private static final class Entry {
         private final PendingAnswer pending;
         private final int bytes;
@@ -156,13 +156,13 @@ final class SocketConnection implements KeepAlive.Connection {
         try {
             writer.request(id, Math.max(1, deadline.remainingMs()), request);
         } catch (IOException error) {
-            // The reader ends the connection: the last words of the server tell more than this error does.
+            // The reader ends the connection: the server's last frame explains more than this error.
             synchronized (state) {
                 draining = true;
                 budget.close();
             }
         } catch (RuntimeException | Error fault) {
-            // Nobody knows how much of it was written.
+            // An unknown part of it was written.
             end(Faults.connectionLost("a request could not be written: " + fault, fault));
             throw fault;
         }
@@ -337,7 +337,7 @@ final class SocketConnection implements KeepAlive.Connection {
         }
     }
 
-    /** Ends the connection, and with it all calls under way; the first reason counts. */
+    /** Ends the connection and all its calls; the first reason counts. */
     @Override
     public void end(PocketServeException reason) {
         synchronized (state) {

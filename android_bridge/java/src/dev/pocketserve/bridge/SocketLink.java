@@ -6,7 +6,7 @@ import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
-/** Keeps one connection at a time, opened when it is needed and anew when it broke. */
+/** Keeps one connection, which it opens when needed and reopens when it broke. */
 final class SocketLink implements Link {
     /** Requests that a server rejected unstarted, one connection after the other. */
     private static final int MAX_REJECTED = 8;

@@ -32,7 +32,7 @@ public final class Tensor {
      * buffer must not be changed while the tensor is in use.
      *
      * @param name the input's name
-     * @param datatype what the bytes are
+     * @param datatype the datatype of the elements
      * @param data little-endian elements from the buffer's position to its limit; BYTES elements each with their
      *     length in front as 4 bytes
      * @param shape the size of each dimension; none for a single value
@@ -121,7 +121,7 @@ public final class Tensor {
     }
 
     /**
-     * UINT8, which is what pixels are: the byte -1 stands for 255.
+     * UINT8, the datatype of pixels: the byte -1 means 255.
      *
      * @param name the input's name
      * @param values the elements

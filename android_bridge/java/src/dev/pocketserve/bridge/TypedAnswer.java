@@ -7,14 +7,14 @@ import java.util.List;
 /**
  * A model's answer with entries of a generated class's own type.
  *
- * @param <T> what an entry is, such as a detection
+ * @param <T> the type of an entry, such as a detection
  */
 public final class TypedAnswer<T> {
     private final Prediction prediction;
     private final List<T> entries;
 
     /**
-     * Holds an answer.
+     * Wraps an answer.
      *
      * @param prediction the answer as it came
      * @param entries its entries in their order
@@ -52,7 +52,7 @@ public final class TypedAnswer<T> {
     }
 
     /**
-     * Returns the answer as it came, for what has no type: a drawn picture, a mask.
+     * Returns the whole answer, for members without a type: a drawn picture, a mask.
      *
      * @return never null
      */

@@ -1,5 +1,5 @@
 /**
- * Ask a Pocketserve server on the same device, from plain Java 8 or Kotlin.
+ * Sends requests to a Pocketserve server on the same device, from plain Java 8 or Kotlin.
  *
  * <p>Start with {@link dev.pocketserve.bridge.PocketServe}.
  */

@@ -12,7 +12,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
-/** Calls that were given up and are never answered, though the server lives: as when one model hangs. */
+/** Cancelled calls that a live server never answers, as when one model hangs. */
 public class AbandonedCallsTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
@@ -30,7 +30,7 @@ public class AbandonedCallsTest {
         }
     }
 
-    /** Calls that gave one model up must not keep all others from being asked. */
+    /** Cancelled calls to one model must not block calls to others. */
     @Test(timeout = LIMIT)
     public void givenUpRequestsDoNotFillTheConnectionForEver() throws Exception {
         assertTrue(FakePeer.LIMITS.contains("\"max_inflight\":4"));
@@ -47,7 +47,7 @@ public class AbandonedCallsTest {
         }
     }
 
-    /** Nobody waits for the answer any more: that costs no power. */
+    /** No caller waits for the answer any more, so no pings are sent. */
     @Test(timeout = LIMIT)
     public void noPingIsSentForWhatWasGivenUp() throws Exception {
         BlockingQueue<Integer> types = new LinkedBlockingQueue<>();

@@ -23,7 +23,7 @@ import java.util.concurrent.TimeUnit;
 import org.json.JSONObject;
 import org.junit.Test;
 
-/** Chats: answers in parts, whole, broken and given up, the same over both transports. */
+/** Chats: answers in parts, complete, broken and cancelled, over both transports. */
 public class ChatTest {
     private static final int LIMIT = 30_000;
     private static final String HELLO = event("\"delta\":{\"content\":\"Hel\"}") + event("\"delta\":{\"content\":\"lo\"}");

@@ -3,7 +3,7 @@ package dev.pocketserve.bridge;
 import java.util.ArrayList;
 import java.util.List;
 
-/** A clock that moves when somebody waits, and writes down for how long they meant to. */
+/** A clock that advances on each wait and records its length. */
 class FakeClock extends Clock {
     final List<Long> waits = new ArrayList<>();
     private long nanos = 1_000_000_000_000L;

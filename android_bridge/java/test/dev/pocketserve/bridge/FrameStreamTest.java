@@ -19,7 +19,7 @@ public class FrameStreamTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
 
-    /** Writes down what became of each frame. */
+    /** Records the outcome of each frame. */
     private static final class Listener implements StreamListener {
         final BlockingQueue<String> events = new LinkedBlockingQueue<>();
 

@@ -23,7 +23,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.Test;
 
-/** The HTTP transport: what it sends, and what it makes of answers of all kinds. */
+/** The HTTP transport: its requests, and how it handles all kinds of answers. */
 public class HttpClientTest {
     private static final int LIMIT = 30_000;
 

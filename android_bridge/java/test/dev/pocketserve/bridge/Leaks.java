@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import java.lang.ref.WeakReference;
 
-/** Looks for what a client must not leave behind. */
+/** Checks that a client leaves no thread, socket or object behind. */
 final class Leaks {
     private Leaks() {
     }

@@ -4,7 +4,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Records every outcome, and the thread that told it. */
+/** Records every outcome and the thread that reported it. */
 class RecordingCallback<T> implements Callback<T>, StreamListener {
     final BlockingQueue<String> events;
     final BlockingQueue<String> threads = new LinkedBlockingQueue<>();

@@ -56,7 +56,7 @@ final class AppSettings {
         return stored.getString("model", null);
     }
 
-    /** The version that was chosen, or null for the one that the server asks by default. */
+    /** The chosen version, or null for the server's default. */
     String version() {
         return stored.getString("version", null);
     }
@@ -72,7 +72,7 @@ final class AppSettings {
         return version == null ? options : options.version(version);
     }
 
-    /** Whether the person was asked for the camera before. */
+    /** Whether the app has requested the camera permission before. */
     boolean cameraAsked() {
         return stored.getBoolean("camera_asked", false);
     }

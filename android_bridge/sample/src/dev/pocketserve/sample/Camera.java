@@ -43,7 +43,7 @@ final class Camera {
     /** Counts openings, so that what comes late of one that was closed meanwhile is told from the present one. */
     private int opening;
 
-    /** Hears from the camera, on its thread. */
+    /** Receives the camera's events, on its thread. */
     interface Listener {
         /** A picture was taken; its EXIF data say how to turn it. */
         void onPicture(byte[] jpeg);
@@ -51,7 +51,7 @@ final class Camera {
         /**
          * A frame in live mode; the listener copies what it needs and does not close it.
          *
-         * @param rotation degrees clockwise to stand upright
+         * @param rotation degrees clockwise that turn the picture upright
          */
         void onFrame(Image image, int rotation);
 

@@ -35,7 +35,7 @@ final class Client {
         }
     }
 
-    /** Ends all calls under way. */
+    /** Ends all calls in progress. */
     void close() {
         if (client != null) {
             client.close();

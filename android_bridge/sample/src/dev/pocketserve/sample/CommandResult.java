@@ -9,7 +9,7 @@ import dev.pocketserve.sample.pure.TokenText;
 
 /** Takes the token that {@code pocketserve token} printed in Termux. Not exported: only our PendingIntent comes. */
 public final class CommandResult extends BroadcastReceiver {
-    /** Tells an open settings screen to look again. */
+    /** Makes an open settings screen reload. */
     static Runnable onToken;
 
     private static final int RESULT_OK = -1;

@@ -31,7 +31,7 @@ final class LiveMode implements StreamListener {
     private long lastAnswer;
     private double framesPerSecond;
 
-    /** Hears of answers, where the client's callbacks run. */
+    /** Receives answers, on the client's callback executor. */
     interface Listener {
         /**
          * A frame was answered.

@@ -19,7 +19,7 @@ import dev.pocketserve.bridge.Prediction;
 import dev.pocketserve.sample.pure.Overlay;
 import dev.pocketserve.sample.pure.SpeechGate;
 
-/** The first screen's views. It knows what they show, and nothing of servers and cameras. Of the main thread. */
+/** The views of the first screen, without servers and cameras. Main thread only. */
 final class MainScreen {
     /** TalkBack says no more than one answer in this time. */
     private static final long SPEECH_INTERVAL_MS = 1000;
@@ -48,7 +48,7 @@ final class MainScreen {
         void onLiveSwitched(boolean on);
     }
 
-    /** Shows what was shown before. */
+    /** Restores the previous contents. */
     MainScreen(Activity activity, Shown shown, Listener listener) {
         this.activity = activity;
         this.shown = shown;
@@ -118,7 +118,7 @@ final class MainScreen {
         parts.requestLayout();
     }
 
-    /** The preview, without what was found on a picture. */
+    /** Shows the preview without drawings. */
     void showCamera() {
         picture.setVisibility(View.GONE);
         picture.setImageDrawable(null);
@@ -147,12 +147,12 @@ final class MainScreen {
         }
     }
 
-    /** Returns whether the person wants frames to be asked about. */
+    /** Returns whether live mode is switched on. */
     boolean wantsLive() {
         return liveSwitch.isChecked();
     }
 
-    /** Turns the switch off, which tells the listener. */
+    /** Turns the switch off, which notifies the listener. */
     void switchLiveOff() {
         liveSwitch.setChecked(false);
     }

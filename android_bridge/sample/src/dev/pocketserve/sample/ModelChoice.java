@@ -21,9 +21,9 @@ final class ModelChoice {
     private final Column versions;
     private ModelMenu menu = new ModelMenu(Collections.<ModelMenu.Row>emptyList());
 
-    /** Hears of a choice. */
+    /** Receives the choice. */
     interface Listener {
-        /** Another model or version than before is to be asked. */
+        /** Another model or version was chosen. */
         void onModelChosen();
     }
 

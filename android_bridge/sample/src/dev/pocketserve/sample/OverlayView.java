@@ -43,7 +43,7 @@ public final class OverlayView extends View {
     }
 
     /**
-     * Shows what an answer found.
+     * Draws the entries of an answer.
      *
      * @param width of the upright picture that the answer is about, in pixels
      * @param filling whether the picture fills the view (the preview) or lies in it as a whole

@@ -35,7 +35,7 @@ final class PictureQuestions {
         this.panel = panel;
     }
 
-    /** Asks about what another app offers. */
+    /** Sends a picture that another app shared. */
     void ask(final Uri address) {
         background.execute(new Runnable() {
             @Override
@@ -51,7 +51,7 @@ final class PictureQuestions {
         });
     }
 
-    /** Asks about a picture as it was encoded; from any thread. */
+    /** Sends an encoded picture; from any thread. */
     void ask(final byte[] encoded) {
         if (background.isShutdown()) { // the camera was a little late
             return;
@@ -82,7 +82,7 @@ final class PictureQuestions {
         }
     }
 
-    /** Asks about the picture that waits, if there is one and the server can be asked. */
+    /** Sends the waiting picture, if there is one and the server is ready. */
     void resume() {
         PocketServe server = client.get();
         String model = settings.model();

@@ -14,7 +14,7 @@ import java.io.InputStream;
 
 /** A picture as it is sent, and as it is shown. */
 final class Pictures {
-    /** Larger files are refused before they fill the memory. */
+    /** Larger files are rejected before they fill the memory. */
     static final int MAX_MEGABYTES = 32;
     private static final int SHOWN_LONG_SIDE = 1600;
 
@@ -37,7 +37,7 @@ final class Pictures {
     }
 
     /**
-     * Reads what a picture picker gave.
+     * Reads the result of a picture picker.
      *
      * @throws IOException when it cannot be read, or is too large
      */

@@ -2,7 +2,7 @@ package dev.pocketserve.sample;
 
 import dev.pocketserve.bridge.PocketServeException;
 
-/** The meaning of a failed call for the person: a title, help, and what the button does. */
+/** The explanation of a failed call: a title, help, and the action of the button. */
 enum Problem {
     UNREACHABLE(R.string.problem_unreachable, R.string.problem_unreachable_help, Action.START),
     TOKEN(R.string.problem_token, R.string.problem_token_help, Action.SETTINGS),
@@ -24,7 +24,7 @@ enum Problem {
         this.action = action;
     }
 
-    /** Returns whether the call ended because this app ended it: nobody is told. */
+    /** Returns whether this app ended the call itself, so that no message is shown. */
     static boolean isOurs(PocketServeException error) {
         return PocketServeException.CLOSED.equals(error.getCode())
                 || PocketServeException.CANCELLED.equals(error.getCode());

@@ -12,7 +12,7 @@ import android.widget.TextView;
 import dev.pocketserve.bridge.PocketServeException;
 import dev.pocketserve.sample.pure.CameraAccess;
 
-/** Says in words what is wrong and offers the way out. */
+/** Explains a problem and offers the solution. */
 final class ProblemPanel {
     private final Activity activity;
     private final View panel;

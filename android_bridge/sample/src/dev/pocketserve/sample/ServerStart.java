@@ -19,7 +19,7 @@ final class ServerStart {
     private final long ends = SystemClock.elapsedRealtime() + LIMIT_S * 1000L;
     private boolean cancelled;
 
-    /** Hears how it ended. */
+    /** Receives the outcome. */
     interface Listener {
         /** The server takes requests. */
         void onStarted();

@@ -169,7 +169,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         finish();
     }
 
-    /** Keeps what was pasted, typed or read; says so, or why not. */
+    /** Stores a pasted, typed or scanned token, or shows why it is invalid. */
     private boolean keep(String text) {
         TokenText token = TokenText.read(text);
         if (token == null) {

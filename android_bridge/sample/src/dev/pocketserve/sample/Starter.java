@@ -4,7 +4,7 @@ import android.content.Context;
 import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 
-/** Starts the server in Termux and waits for it; the panel says how that goes. Of the main thread. */
+/** Starts the server in Termux, waits for it and shows the progress. Main thread only. */
 final class Starter {
     private final Context context;
     private final AppSettings settings;
@@ -14,7 +14,7 @@ final class Starter {
 
     /** The part of the activity. */
     interface Listener {
-        /** The person must be asked for {@link Termux#PERMISSION} first. */
+        /** The app must request {@link Termux#PERMISSION} first. */
         void onTermuxPermissionNeeded();
 
         /** The server takes requests. */
@@ -91,7 +91,7 @@ final class Starter {
         panel.show(context.getString(R.string.problem_unreachable), reason, Problem.Action.START);
     }
 
-    /** Waits no longer; the server goes on starting. */
+    /** Stops waiting; the server continues to start. */
     void cancel() {
         if (waiting != null) {
             waiting.cancel();

@@ -57,7 +57,7 @@ final class Termux {
     }
 
     /**
-     * Asks for the token; the outcome goes to {@link CommandResult}.
+     * Requests the token; {@link CommandResult} receives the outcome.
      *
      * @return null when Termux took the command, else why not
      */

@@ -26,7 +26,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
     private boolean asks = true;
     private boolean explainedBefore;
 
-    /** Hears how the camera is. */
+    /** Receives the camera's state. */
     interface Listener {
         /** Frames and pictures can be had. */
         void onCameraOpened();

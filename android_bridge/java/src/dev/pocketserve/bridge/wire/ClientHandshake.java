@@ -107,7 +107,7 @@ public final class ClientHandshake {
      * Checks a READY.
      *
      * @param ready the frame that came
-     * @return what the server allows
+     * @return the server's limits
      * @throws HandshakeException the server did not prove that it knows the token, or says nonsense
      */
     public ConnectionLimits acceptReady(Frame ready) throws HandshakeException {
@@ -128,7 +128,7 @@ public final class ClientHandshake {
     }
 
     /**
-     * Returns what the proofs are about: a hash of both frames, headers included.
+     * Returns the transcript that the proofs cover: a hash of both frames with their headers.
      *
      * @param hello the whole HELLO frame
      * @param challenge the whole CHALLENGE frame

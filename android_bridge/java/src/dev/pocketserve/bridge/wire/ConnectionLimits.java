@@ -26,7 +26,7 @@ public final class ConnectionLimits {
     }
 
     /**
-     * Requests that may be under way together.
+     * Returns how many requests may be in progress at a time.
      *
      * @return from 1
      */
@@ -35,7 +35,7 @@ public final class ConnectionLimits {
     }
 
     /**
-     * Bytes that the bodies of requests under way may have together.
+     * Returns how many bytes the bodies of all requests in progress may have.
      *
      * @return from 1
      */

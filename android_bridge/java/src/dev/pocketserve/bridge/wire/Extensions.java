@@ -27,7 +27,7 @@ public final class Extensions {
     /**
      * Reads extensions.
      *
-     * @param data holds them
+     * @param data a buffer that contains them
      * @param offset where they start
      * @param length how many bytes they have
      * @return the values by tag

@@ -39,7 +39,7 @@ public final class Frame {
     }
 
     /**
-     * Remaining milliseconds, status, reason, or what a PING wants back.
+     * Remaining milliseconds, status, reason, or the number that PONG repeats.
      *
      * @return an unsigned 32-bit number
      */

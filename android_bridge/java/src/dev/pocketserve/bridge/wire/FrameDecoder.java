@@ -18,14 +18,14 @@ public final class FrameDecoder {
     private static final int MAX_NOTICE_BYTES = 65_536;
     private static final Charset ASCII = Charset.forName("US-ASCII");
     private static final byte[] EMPTY = new byte[0];
-    /** A longer body is given memory in steps, each twice the one before: memory follows what has come. */
+    /** The buffer of a longer body doubles in steps, so it grows with the bytes received. */
     private static final int FIRST_BODY_BYTES = 1 << 20;
 
     /** The side whose bytes are read. */
     public enum Side {
-        /** This is a client: it reads what a server sends. */
+        /** A client, which reads a server's frames. */
         CLIENT,
-        /** This is a server: it reads what a client sends. */
+        /** A server, which reads a client's frames. */
         SERVER
     }
 
@@ -56,7 +56,7 @@ public final class FrameDecoder {
         this.maxBody = maxBody;
     }
 
-    /** Passes over the handshake, for tests of what comes behind it. */
+    /** Skips the handshake, for tests of later frames. */
     public void skipHandshake() {
         state = State.OPEN;
     }
@@ -73,7 +73,7 @@ public final class FrameDecoder {
     /**
      * Takes bytes until a frame is whole or all are used. Take the frame with {@link #take} before the next call.
      *
-     * @param bytes holds them
+     * @param bytes a buffer that contains them
      * @param offset where they start
      * @param length how many there are
      * @return how many were used
@@ -164,7 +164,7 @@ public final class FrameDecoder {
         int count = Math.min(head.length - headFilled, length);
         System.arraycopy(bytes, at, head, headFilled, count);
         headFilled += count;
-        // A peer of another protocol is told by its first bytes, however few it sends.
+        // The first bytes show whether the peer uses another protocol.
         if (head[0] != 0x4f || headFilled > 1 && head[1] != 0x49) {
             throw new WireException(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49");
         }
@@ -312,7 +312,7 @@ public final class FrameDecoder {
         if (state != State.OPEN && u16(head, 14) != 0) {
             throw bad("there are no extensions before READY");
         }
-        // Before READY the peer is unproven: it cannot make this side hold more than a page.
+        // Before READY the peer is unauthenticated, so its frames may take one page of memory at most.
         long maximum = state != State.OPEN ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES
                 : FrameType.isOnlyJson(type) ? MAX_NOTICE_BYTES : maxBody;
         if (length > maximum) {

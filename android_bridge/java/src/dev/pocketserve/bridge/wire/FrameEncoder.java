@@ -64,7 +64,7 @@ public final class FrameEncoder {
      *
      * @param type a constant of {@link FrameType}
      * @param requestId the request of a CANCEL, else 0
-     * @param arg what a PING wants back, else 0
+     * @param arg the number that PONG repeats, else 0
      * @return the frame's bytes
      */
     public static byte[] emptyFrame(int type, long requestId, long arg) {

@@ -11,7 +11,7 @@ public final class HandshakeException extends WireException {
     public enum Refusal {
         /** The program that listens there did not prove that it knows the token. */
         NOT_OUR_SERVER,
-        /** The server asks for a token and this client has none. */
+        /** The server requires a token and this client has none. */
         TOKEN_NEEDED,
         /** The server speaks no version that was offered. */
         VERSION,

@@ -34,7 +34,7 @@ public final class StrictJson {
     public static Map<String, Object> object(byte[] document) {
         String text;
         try {
-            // A fresh decoder reports what is no UTF-8, where new String() would replace it.
+            // A new decoder reports invalid UTF-8, which new String() would replace.
             text = Charset.forName("UTF-8").newDecoder().decode(ByteBuffer.wrap(document)).toString();
         } catch (CharacterCodingException error) {
             throw new IllegalArgumentException("it is not UTF-8", error);

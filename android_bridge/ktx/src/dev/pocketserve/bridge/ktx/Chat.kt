@@ -13,7 +13,7 @@ import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.buffer
 import kotlinx.coroutines.flow.callbackFlow
 
-/** What a chat brings: pieces of text, then the whole answer. */
+/** An event of a chat: a piece of text, or the whole answer at the end. */
 public sealed class ChatEvent {
     /**
      * The model wrote some text.
@@ -31,7 +31,7 @@ public sealed class ChatEvent {
 }
 
 /**
- * Asks a language model; the flow brings the answer while the model writes it, and ends with [ChatEvent.End].
+ * Sends a chat; the flow emits the answer while the model writes it, and ends with [ChatEvent.End].
  *
  * Nothing is sent before the flow is collected, and each collection asks again. Cancelling the collector stops the
  * model. An error ends the flow with [PocketServeException]. Pieces that are not collected yet are kept.
@@ -58,6 +58,6 @@ public fun CoroutineCalls.chat(
     awaitClose { call.cancel() }
 }.buffer(Channel.UNLIMITED)
 
-/** Asks a language model one question, as the other [chat] does. */
+/** Sends one message to a language model, as the other [chat] does. */
 public fun CoroutineCalls.chat(model: String, text: String, options: ChatOptions? = null): Flow<ChatEvent> =
     chat(model, listOf(ChatMessage.user(text)), options)

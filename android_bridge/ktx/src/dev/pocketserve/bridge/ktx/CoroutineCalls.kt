@@ -20,7 +20,7 @@ import org.json.JSONObject
 
 private const val ANY_BYTES = "application/octet-stream"
 
-/** The coroutine's own dispatcher takes the answer to its thread, so the client's executor is not asked. */
+/** The coroutine's dispatcher delivers the answer to its thread, so the client's executor isn't used. */
 private object AtOnce : Executor {
     override fun execute(work: Runnable) = work.run()
 }
@@ -37,7 +37,7 @@ public fun PocketServe.coroutines(): CoroutineCalls = CoroutineCalls(async().on(
  */
 public class CoroutineCalls internal constructor(internal val calls: AsyncCalls) {
     /**
-     * Asks about an encoded picture, such as a JPEG.
+     * Sends an encoded picture, such as a JPEG.
      *
      * @param picture not to be changed before the answer
      * @param options options of the answer; null for the server's defaults
@@ -46,10 +46,10 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
         await { calls.classify(model, picture, options, it) }
 
     /**
-     * Asks about raw input of any kind.
+     * Sends raw input of any kind.
      *
      * @param input not to be changed before the answer
-     * @param contentType what the bytes are, such as `audio/wav`
+     * @param contentType their media type, such as `audio/wav`
      * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(
@@ -60,7 +60,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
     ): Prediction = await { calls.predict(model, input, contentType, options, it) }
 
     /**
-     * Asks about one frame.
+     * Sends one frame.
      *
      * @param frame its bytes are not to be changed before the answer
      * @param options options of the answer; null for the server's defaults
@@ -72,7 +72,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
      * Makes calls that block on a thread of the client, such as those of a class that `pocketserve codegen` wrote:
      * `call { digits.classify(jpeg) }`.
      *
-     * @param work asks by this client; it is given up with the coroutine as the other calls are
+     * @param work uses this client; it is cancelled with the coroutine, like the other calls
      */
     public suspend fun <T> call(work: () -> T): T =
         await<Result<T>> { calls.call(BlockingCall { runCatching(work) }, it) }.getOrThrow()
@@ -101,7 +101,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
     public suspend fun isReady(): Boolean = await { calls.isReady(it) }
 
     /**
-     * Returns whether a model can be asked.
+     * Returns whether a model accepts requests.
      *
      * @param version null for the one that answers by default
      */
@@ -122,7 +122,7 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
     /** Returns the names of the models that can be asked. */
     public suspend fun models(): List<String> = await { calls.models(it) }
 
-    /** Returns every version in the server's folder, also those that cannot be asked. */
+    /** Returns every version in the server's folder, including unavailable ones. */
     public suspend fun index(): List<ModelState> = await { calls.index(it) }
 
     /**

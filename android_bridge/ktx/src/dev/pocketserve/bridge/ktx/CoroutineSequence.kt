@@ -26,7 +26,7 @@ public class CoroutineSequence internal constructor(
     /**
      * Sends the tensors of the next step and returns the outputs.
      *
-     * @param inputs one for each input; those that hold state may be left out
+     * @param inputs one for each input; those that hold state may be omitted
      * @param options outputs and other options; null for the server's defaults
      */
     public suspend fun infer(vararg inputs: Tensor, options: InferOptions? = null): InferResult =
@@ -35,7 +35,7 @@ public class CoroutineSequence internal constructor(
     /**
      * Sends the raw input of the next step.
      *
-     * @param contentType what the bytes are, such as `audio/wav`
+     * @param contentType their media type, such as `audio/wav`
      * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(input: ByteArray, contentType: String, options: PredictOptions? = null): Prediction =
@@ -57,7 +57,7 @@ public class CoroutineSequence internal constructor(
             try {
                 calls.infer(model, options = own(null).sequence(id, false, true))
             } catch (gone: PocketServeException) {
-                // It was given up already, or with the server.
+                // The sequence has already ended, possibly with the server.
             }
         }
     }

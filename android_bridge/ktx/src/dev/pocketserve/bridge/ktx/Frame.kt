@@ -7,7 +7,7 @@ import java.nio.ByteBuffer
 private const val RGBA_BYTES = 4
 
 /**
- * A picture to be asked about: encoded, or raw pixels with their description.
+ * A picture for a model: encoded, or raw pixels with their description.
  *
  * @property bytes not to be changed before the answer
  * @property format `nv21` or `rgba`; null when the bytes are an encoded picture, which describes itself

@@ -14,8 +14,8 @@ import kotlinx.coroutines.flow.mapNotNull
 /**
  * An answer about a frame.
  *
- * @property frame what was asked about
- * @property answer what was answered: a [Prediction], or what a generated class makes of it
+ * @property frame the frame that was sent
+ * @property answer the answer: a [Prediction], or the typed answer of a generated class
  */
 public data class FrameAnswer<out A>(public val frame: Frame, public val answer: A)
 
@@ -42,7 +42,7 @@ public fun Flow<Frame>.answers(
  * Asks about these frames by a generated class, as `answers(server, model)` does by a model's name:
  * `answers(server) { digits.classifyNv21(it.bytes, it.width, it.height, it.rotation) }`.
  *
- * @param ask asks by this client, and blocks; it runs on a thread of the client
+ * @param ask a blocking call with this client; it runs on a thread of the client
  */
 public fun <A> Flow<Frame>.answers(server: PocketServe, ask: (Frame) -> A): Flow<FrameAnswer<A>> {
     val calls = server.coroutines()

@@ -4,13 +4,13 @@ package dev.pocketserve.sample.pure;
 public enum CameraAccess {
     /** The camera may be opened. */
     ALLOWED,
-    /** Android shows its question when asked again. */
+    /** Android shows its dialog again. */
     CAN_ASK,
     /** Android answers by itself with no; only the system's settings help. */
     ONLY_SETTINGS;
 
     /**
-     * Returns where things stand after Android's answer.
+     * Returns the permission's state after Android's answer.
      *
      * <p>Android gives no reason for a no. It asks to explain (shouldShowRequestPermissionRationale) after the first
      * no, and no longer after the final one. It does not either when the very first question was only dismissed.

@@ -1,6 +1,6 @@
 package dev.pocketserve.sample.pure;
 
-/** Colours of classes: neighbours differ strongly, and they are those of the server's own drawings. */
+/** Colours of classes, the same as in the server's drawings. Consecutive ones differ strongly. */
 public final class Colours {
     private static final double FIRST_HUE = 0.58;
     private static final double HUE_STEP = 0.618034;

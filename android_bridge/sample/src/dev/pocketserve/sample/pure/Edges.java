@@ -20,12 +20,12 @@ public final class Edges {
         return new Edges(left + other.left, top + other.top, right + other.right, bottom + other.bottom);
     }
 
-    /** Returns what the bar at the top keeps clear: it reaches behind the status bar. */
+    /** Returns the insets of the top bar, which reaches behind the status bar. */
     public Edges ofBar() {
         return new Edges(left, top, right, 0);
     }
 
-    /** Returns what lies below that bar and keeps the rest clear. */
+    /** Returns the insets of the contents below that bar. */
     public Edges belowBar() {
         return new Edges(left, 0, right, bottom);
     }

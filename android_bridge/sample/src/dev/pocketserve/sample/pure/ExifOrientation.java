@@ -3,7 +3,7 @@ package dev.pocketserve.sample.pure;
 import java.nio.ByteBuffer;
 import java.nio.charset.Charset;
 
-/** Tells a JPEG's reader how to turn it, by an EXIF block with this one entry. */
+/** Writes a JPEG's orientation as an EXIF block with one entry. */
 public final class ExifOrientation {
     private static final int BLOCK = 36;
 
@@ -14,7 +14,7 @@ public final class ExifOrientation {
      * Puts the block behind a JPEG's first marker.
      *
      * @param jpeg without an EXIF block, as YuvImage makes it
-     * @param rotation degrees clockwise to stand upright: 0, 90, 180 or 270
+     * @param rotation degrees clockwise that turn the picture upright: 0, 90, 180 or 270
      */
     public static byte[] mark(byte[] jpeg, int rotation) {
         int orientation = rotation == 90 ? 6 : rotation == 180 ? 3 : rotation == 270 ? 8 : 1;

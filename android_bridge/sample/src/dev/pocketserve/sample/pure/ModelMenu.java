@@ -52,7 +52,7 @@ public final class ModelMenu {
         }
     }
 
-    /** Makes the menu of what the server's index says. */
+    /** Builds the menu from the server's index. */
     public static ModelMenu of(List<ModelState> states) {
         List<Row> rows = new ArrayList<>();
         for (ModelState state : states) {

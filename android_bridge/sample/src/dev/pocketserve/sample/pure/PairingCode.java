@@ -6,7 +6,7 @@ public final class PairingCode {
     }
 
     /**
-     * Returns the digits of what was typed, or null unless they are ten; an older server shows six.
+     * Returns the typed digits, or null unless there are ten (six for an older server).
      *
      * @param typed with any spaces and dashes
      */

@@ -23,11 +23,11 @@ public final class QrScan {
     private State state = State.LOOKING;
     private TokenText token;
 
-    /** What the frames have shown so far. */
+    /** The result of the frames so far. */
     public enum State {
         /** No code yet. */
         LOOKING,
-        /** A code that holds something else; a better one may follow. */
+        /** A code with other contents; the right one may follow. */
         FOREIGN,
         /** The code of a server. */
         FOUND
@@ -38,7 +38,7 @@ public final class QrScan {
      *
      * @param luma brightness of each pixel, from the buffer's position; not changed
      * @param rowStride bytes from one row to the next
-     * @return what is known now
+     * @return the result so far
      */
     public State offer(ByteBuffer luma, int rowStride, int width, int height) {
         long used = (long) rowStride * (height - 1) + width; // the last row may end there

@@ -1,6 +1,6 @@
 package dev.pocketserve.sample.pure;
 
-/** The rules for what another app shares. Any app can send it, so nothing in it is believed. */
+/** The rules for shared pictures. Any app can send one, so nothing in it is trusted. */
 public final class SharedPicture {
     private SharedPicture() {
     }

@@ -1,6 +1,6 @@
 package dev.pocketserve.sample.pure;
 
-/** Lets through what a screen reader shall say: nothing twice in a row, and no more than one text in an interval. */
+/** Limits a screen reader's announcements: no text twice in a row, and at most one per interval. */
 public final class SpeechGate {
     private final long intervalMs;
     private String last = "";
@@ -27,7 +27,7 @@ public final class SpeechGate {
         return true;
     }
 
-    /** Forgets what was said last; the interval stays. */
+    /** Forgets the last text; the interval stays. */
     public void reset() {
         last = "";
     }

@@ -9,7 +9,7 @@ import java.util.regex.Pattern;
  * {@code pocketserve://pair?http=8470&socket=8471&token=...}. Parts that are not known are passed over.
  */
 public final class TokenText {
-    /** Longer texts are not looked at. */
+    /** Longer texts are rejected. */
     public static final int MAX_LENGTH = 1024;
     private static final Pattern TOKEN = Pattern.compile("[A-Za-z0-9_-]{32,256}");
     private static final String ADDRESS = "pocketserve://pair?";
@@ -26,7 +26,7 @@ public final class TokenText {
         this.socketPort = socketPort;
     }
 
-    /** Reads a text; null when it holds no token. */
+    /** Returns the token in a text, or null. */
     public static TokenText read(String text) {
         if (text == null || text.length() > MAX_LENGTH) {
             return null;
