@@ -155,7 +155,7 @@ def test_every_sample_is_read(service: Service, name: str, version: str) -> None
     for path in pictures:
         body = memoryview(path.read_bytes())
         answer = predictions.document(
-            predictions.query(
+            predictions.ask(
                 service,
                 ApiRequest({"model": name}, {"version": version, "top_k": "2"}, body),
             )
@@ -170,7 +170,7 @@ def test_features_by_position_and_by_name_are_the_same(service: Service) -> None
     bodies = (b"[5.1, 3.5, 1.4]", str(values).replace("'", '"').encode())
     first, second = (
         predictions.document(
-            predictions.query(
+            predictions.ask(
                 service, ApiRequest({"model": "petals"}, {}, memoryview(body))
             )
         )["predictions"]

@@ -67,7 +67,7 @@ def test_client_in_node(node_server: Server, file: str) -> None:
         f"test/{file}.test.js",
         POCKETSERVE_URL=node_server.url,
         POCKETSERVE_TOKEN=str(node_server.token),
-        POCKETSERVE_SAMPLES=str(MODELS / "digits" / "samples"),
+        SAMPLES=str(MODELS / "digits" / "samples"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^# pass (\d+)$", done.stdout, re.MULTILINE)

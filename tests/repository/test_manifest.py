@@ -237,6 +237,13 @@ WRONG: dict[str, list[Any]] = {
     "audio.speech_pad": [-1, True],
     "audio.versions": NOT_TABLE,
     "text": NOT_TABLE,
+    "speech": NOT_TABLE,
+    "speech.language": NOT_TEXT,
+    "speech.task": ["translation", 1],
+    "speech.prompt": NOT_TEXT,
+    "speech.temperature": [-0.1, 1.1, "0.5"],
+    "speech.retries": [-1, 6, 1.5],
+    "speech.timeout": [0, "long", 86_401],
     "generation": [1, "long"],
     "generation.context": [63, 1.5, "4096", 2**24 + 1],
     "generation.cache": ["f32", 8],
@@ -444,9 +451,9 @@ UNKNOWN = {
         {"top_k": 3},
         "unknown key top_k; each request says it, as the parameter top_k: `pocketserve predict` takes --top-k N",
     ),
-    "image.language": (
-        {"image": {"language": "de"}},
-        "unknown key image.language; each request says it, as the parameter language: `pocketserve predict` takes",
+    "image.annotate": (
+        {"image": {"annotate": "png"}},
+        "unknown key image.annotate; each request says it, as the parameter annotate: `pocketserve predict` takes",
     ),
     "inputs[1].dtype": (
         {"inputs": [SPEC, SPEC | {"dtype": ""}]},

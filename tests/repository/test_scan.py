@@ -178,7 +178,11 @@ def test_two_kinds_with_one_stem(tmp_path: Path) -> None:
     assert entry.default_version == "tflite"
 
 
-@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in FORMATS if kind.name != "whisper"],  # made of ONNX files
+    ids=lambda kind: kind.name,
+)
 def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
     """Endings and marker files determine the kind."""
     names = [f"model{suffix}" for suffix in kind.suffixes]

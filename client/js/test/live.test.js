@@ -1,4 +1,4 @@
-/** Against a running server: POCKETSERVE_URL, POCKETSERVE_TOKEN, POCKETSERVE_SAMPLES (a folder). */
+/** Against a running server: POCKETSERVE_URL, POCKETSERVE_TOKEN, SAMPLES (a folder). */
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { Client, ProtocolError, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
 
-const { POCKETSERVE_URL: url, POCKETSERVE_TOKEN: token, POCKETSERVE_SAMPLES: samples } = process.env;
+const { POCKETSERVE_URL: url, POCKETSERVE_TOKEN: token, SAMPLES: samples } = process.env;
 const client = new Client({ url, token });
 const seven = await readFile(join(samples, "7.png"));
 

@@ -7,7 +7,6 @@ token: they contain no secrets.
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import json
 import time
@@ -93,6 +92,8 @@ def _access_file(guard: Guard) -> PageFile:
 
 
 def _page_file(content: bytes, content_type: str) -> PageFile:
+    import gzip  # late: few servers are opened in a browser
+
     packed = gzip.compress(content, mtime=0)
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     return PageFile(content, packed, content_type, etag)
