@@ -43,8 +43,8 @@ class Case:
     """One verified case.
 
     Attributes:
-    root: the folder of assets.
-    content: its JSON description.
+        root: the folder of assets.
+        content: its JSON description.
     """
 
     root: Path
@@ -135,7 +135,7 @@ def run_case(client: Client, case: Case) -> None:
     """Send a case and compare its answer.
 
     Raises:
-    AssertionError: the answer differs by more than the case's tolerance.
+        AssertionError: the answer differs by more than the case's tolerance.
     """
     if case.is_sequence:
         check_sequence(client, case)
@@ -165,8 +165,8 @@ def compare(case: Case, name: str, found: Any, expected: Any, *, older: bool) ->
     """Compare one output within the case's tolerance.
 
     Args:
-    older: the answers were verified with ai-edge-litert; the kernels of tflite_runtime
-    round differently, and a detector's nearly equal boxes change places.
+        older: the answers were verified with ai-edge-litert; the kernels of tflite_runtime
+        round differently, and a detector's nearly equal boxes change places.
     """
     text = case.content["tolerance"]
     if name == "argmax":

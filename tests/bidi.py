@@ -54,8 +54,8 @@ class Session:
         """Send a command; return its result.
 
         Raises:
-        BidiError: the browser refused it.
-        TimeoutError: no answer within the limit.
+            BidiError: the browser refused it.
+            TimeoutError: no answer within the limit.
         """
         number = next(self._numbers)
         deadline = time.monotonic() + LIMIT_S

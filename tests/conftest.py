@@ -38,8 +38,8 @@ class Server:
     """A running server process.
 
     Attributes:
-    url: such as ``http://127.0.0.1:40123``.
-    token: the required token, or None.
+        url: such as ``http://127.0.0.1:40123``.
+        token: the required token, or None.
     """
 
     process: subprocess.Popen[bytes]
@@ -92,9 +92,9 @@ def start_server(
     """Start a real server on a free port and wait until it is ready.
 
     Args:
-    folder: an empty folder for its token, ready file and log.
-    program: the Python program.
-    python: an interpreter of an environment with other packages.
+        folder: an empty folder for the server's token, ready file and log.
+        program: the Python program.
+        python: an interpreter of an environment with other packages.
     """
     ready = folder / "ready.json"
     token = folder / "token"

@@ -50,10 +50,10 @@ class ConnectWatch:
     """Collects the addresses to which a process connects.
 
     Args:
-    folder: an empty folder, to put before all others in the process's ``PYTHONPATH``.
+        folder: an empty folder, to put before all others in the process's ``PYTHONPATH``.
 
     Attributes:
-    addresses: all of them so far, except those of local sockets.
+        addresses: all of them so far, except those of local sockets.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -63,7 +63,7 @@ class Firefox:
     """Makes visitors, like Playwright's browser.
 
     Args:
-    preferences: added to ``PREFERENCES``, or replacing them.
+        preferences: added to ``PREFERENCES``, or replacing them.
     """
 
     def __init__(self, preferences: dict[str, Any] | None = None) -> None:

@@ -65,7 +65,7 @@ class ClosedError(Exception):
     """The server closed the connection.
 
     Attributes:
-    frame: its ERROR or GOAWAY, or None.
+        frame: its ERROR or GOAWAY, or None.
     """
 
     def __init__(self, frame: Frame | None) -> None:
@@ -92,9 +92,9 @@ class Framed:
     """One connection, greeted unless disabled.
 
     Attributes:
-    socket: with a deadline on every operation.
-    limits: those of READY.
-    closed: once the server has ended the connection.
+        socket: with a deadline on every operation.
+        limits: those of READY.
+        closed: once the server has ended the connection.
     """
 
     limits: ConnectionLimits
@@ -196,8 +196,8 @@ class Framed:
         """Return the next frame.
 
         Raises:
-        ClosedError: the connection has ended; with the ERROR frame, if one was
-        received.
+            ClosedError: the connection has ended; with the ERROR frame, if one was
+            received.
         """
         while not self.waiting:
             try:

@@ -21,8 +21,8 @@ class HeldModel:
     """A model, Petals by default, whose session is held until :meth:`go`.
 
     Attributes:
-    peer: a connection to its server.
-    handle, queue: the held version and its queue.
+        peer: a connection to its server.
+        handle, queue: the held version and its queue.
     """
 
     handle: ModelHandle

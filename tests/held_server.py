@@ -34,12 +34,12 @@ class HeldServer:
     """A server and its model.
 
     Args:
-    folder: for the token's file.
-    settings: changed settings.
+        folder: for the token's file.
+        settings: changed settings.
 
     Attributes:
-    model: digits, loaded; ``model.hold`` keeps it busy until ``model.go``.
-    addresses: the socket's port, HTTP's and the token's file, as texts.
+        model: digits, loaded; ``model.hold`` keeps it busy until ``model.go``.
+        addresses: the socket's port, HTTP's and the token's file, as texts.
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:

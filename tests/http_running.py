@@ -27,8 +27,8 @@ class ModelHandle:
     """A server on a thread.
 
     Attributes:
-    asked: the number of requests that reached the application.
-    release: lets requests for ``/wait`` end.
+        asked: the number of requests that reached the application.
+        release: lets requests for ``/wait`` end.
     """
 
     server: HttpServer

@@ -13,7 +13,7 @@ def mutate(content: bytes, source: random.Random, words: Sequence[bytes] = ()) -
     """Return the content after one to four changes.
 
     Args:
-    words: the format's own words, which are inserted anywhere.
+        words: the format's own words, which are inserted anywhere.
     """
     data = bytearray(content)
     for _ in range(source.randint(1, 4)):

@@ -21,7 +21,7 @@ class FunctionEntry(QueueEntry):
     """A request that runs ``function`` on its session.
 
     Attributes:
-    outcome: the function's result, or the exception in its place; empty before the end.
+        outcome: the function's result, or the exception in its place; empty before the end.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ def run(
     It runs on this thread or while this thread waits.
 
     Raises:
-    ApiError: it was not run.
+        ApiError: it was not run.
     """
     waiter = CallerExecutor()
     entry = FunctionEntry(function, options, waiter.execute, waiter.done)
@@ -86,7 +86,7 @@ def infer(
     """Answer tensors on this thread.
 
     Raises:
-    ApiError: there is no answer.
+        ApiError: there is no answer.
     """
     options = service.request_options(request.parameters)
     response: InferResponse = submit_and_wait(
@@ -103,7 +103,7 @@ def respond(
     handler.
 
     Raises:
-    ApiError: there is no answer.
+        ApiError: there is no answer.
     """
     call = handler(service, request)
     assert isinstance(call, InferenceCall)

@@ -53,10 +53,10 @@ class Reader:
     """One reader.
 
     Attributes:
-    read: takes the content, and a folder of the test's own.
-    corpus: valid contents.
-    refuses: its errors for bad content; anything else is our fault.
-    words: texts that are inserted anywhere.
+        read: takes the content, and a folder of the test's own.
+        corpus: valid contents.
+        refuses: its errors for bad content; anything else is our fault.
+        words: texts that are inserted anywhere.
     """
 
     read: Callable[[bytes, Path], Any]

@@ -313,16 +313,16 @@ class Kind:
     """One kind of run.
 
     Attributes:
-    without: tests with any of these marks are left out.
-    had: files and folders of tests whose result is already known from ``make test`` and
-    ``make test-core``, except those marked as ``BIG``.
-    only: files and folders of the tests that run; empty for all.
-    quick: True for the tests of ``make test`` only, False for the rest of them, None
-    for both.
-    only_here: files and folders of tests that other runs leave out because this one has
-    them.
-    complete: a skipped test is a failure: tests without their requirements are to be
-    left out by a mark. A skip in ``only_here`` is always a failure.
+        without: tests with any of these marks are left out.
+        had: files and folders of tests whose result is already known from ``make test`` and
+        ``make test-core``, except those marked as ``BIG``.
+        only: files and folders of the tests that run; empty for all.
+        quick: True for the tests of ``make test`` only, False for the rest of them, None
+        for both.
+        only_here: files and folders of tests that other runs leave out because this one has
+        them.
+        complete: a skipped test is a failure: tests without their requirements are to be
+        left out by a mark. A skip in ``only_here`` is always a failure.
     """
 
     without: frozenset[str]

@@ -37,7 +37,7 @@ class World:
     """Lanes, slots and a clock that jumps from event to event.
 
     Attributes:
-    cost: seconds of a run, by queue and rows.
+        cost: seconds of a run, by queue and rows.
     """
 
     slots: int

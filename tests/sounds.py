@@ -88,8 +88,8 @@ def wav(
     """Return a whole file.
 
     Args:
-    more: ``before``: chunks before the samples; ``size``: the samples' claimed size;
-    ``riff``: the file's claimed size; ``sub``: an extensible header.
+        more: ``before``: chunks before the samples; ``size``: the samples' claimed size;
+        ``riff``: the file's claimed size; ``sub``: an extensible header.
     """
     channels = np.asarray(samples).shape[1]
     code = 3 if floating else 1

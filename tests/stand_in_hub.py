@@ -22,14 +22,14 @@ class StandIn:
     """The server, whose attributes a test may change.
 
     Attributes:
-    repos: files by repository; their content by name.
-    plain: files by path, for plain addresses.
-    requests: every request with its headers, in order.
-    cuts: bytes after which each of the next answers ends.
-    headers: more headers of the next answers, by path.
-    redirects: targets of paths.
-    statuses: answers other than 200, by path.
-    private, gated: repositories that need the token; that need consent.
+        repos: files by repository; their content by name.
+        plain: files by path, for plain addresses.
+        requests: every request with its headers, in order.
+        cuts: bytes after which each of the next answers ends.
+        headers: more headers of the next answers, by path.
+        redirects: targets of paths.
+        statuses: answers other than 200, by path.
+        private, gated: repositories that need the token; that need consent.
     """
 
     port: int = 0

@@ -149,7 +149,7 @@ def test_the_file_is_checked_once_a_second(path, time):
     revoke_token(path, "camera", NOW)
     again = add_token(path, "camera", DAY, NOW)  # another one of that name
     assert tokens.is_good(app)
-    time.pass_by(app_tokens.LOOK_S)
+    time.pass_by(app_tokens.CHECK_INTERVAL_S)
     assert not tokens.is_good(app)
     assert found(tokens, token) is None
     assert found(tokens, again) == "camera"

@@ -418,7 +418,7 @@ class Http2Server(threading.Thread):
     """Answers each request with its message's length, with small windows and PINGs.
 
     Attributes:
-    broken: the limits that a client exceeded.
+        broken: the limits that a client exceeded.
     """
 
     def __init__(self, listening: socket.socket) -> None:

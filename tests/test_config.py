@@ -321,7 +321,7 @@ def test_every_variable_of_ours_is_known() -> None:
 def test_an_unknown_setting_is_refused() -> None:
     """This protects embedding programs: the command line makes options from the table."""
     with pytest.raises(
-        ConfigError, match="'http_prot' is no setting; did you mean 'http_port'"
+        ConfigError, match="'http_prot' is not a setting; did you mean 'http_port'"
     ):
         load_config({"http_prot": 3}, {})
 

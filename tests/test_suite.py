@@ -235,7 +235,7 @@ class Suite:
     """A small suite whose tests may behave differently in their second run.
 
     Attributes:
-    flaky_list: the file that gets a line for each flaky test.
+        flaky_list: the file that gets a line for each flaky test.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -250,7 +250,7 @@ class Suite:
         """Add a file with one test, ``test_NAME``.
 
         Args:
-        outcomes: the statement of its first run, of its second, and so on.
+            outcomes: the statement of its first run, of its second, and so on.
         """
         source = f"""
 from pathlib import Path

@@ -67,7 +67,7 @@ class Termux:
     """A folder with Termux's layout.
 
     Attributes:
-    calls: file to which the stand-ins write their calls.
+        calls: file to which the stand-ins write their calls.
     """
 
     base: Path

@@ -67,9 +67,9 @@ class Served:
     """A model in a server's folder.
 
     Attributes:
-    source: the asset's path below ``models``.
-    files: what its owner adds: ``model.toml``, ``labels.txt``.
-    mark: of the framework, as in pyproject.toml; empty for TFLite.
+        source: the asset's path below ``models``.
+        files: what its owner adds: ``model.toml``, ``labels.txt``.
+        mark: of the framework, as in pyproject.toml; empty for TFLite.
     """
 
     source: str

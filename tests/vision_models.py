@@ -30,8 +30,8 @@ def facts(
     """Return a model in its own folder, as an ONNX file that is never opened.
 
     Args:
-    outputs: shapes by name; FP32.
-    files: files beside it; dicts become JSON.
+        outputs: shapes by name; FP32.
+        files: files beside it; dicts become JSON.
     """
     own = folder / "m"
     own.mkdir(exist_ok=True)

@@ -49,7 +49,7 @@ PIECE_BYTES: Final = 1 << 20
 """Bytes per read of a body without a length."""
 
 JOINED_BYTES: Final = 256 << 10
-"""Largest body that is copied behind its head; longer ones are sent without a copy."""
+"""Largest body that is copied after its head; longer ones are sent without a copy."""
 _IN_A_PATH: Final = "/%!$&'()*+,;=:@~"  # besides letters and digits
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 Owner = Callable[[], Run | None]

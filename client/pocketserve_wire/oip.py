@@ -229,7 +229,7 @@ def _decode_requested_outputs(header: dict[str, Any]) -> list[RequestedOutput]:
 def _parse_tensors(
     header: dict[str, Any], key: str, reader: BinaryReader
 ) -> list[Tensor]:
-    """Parse a list of tensors, which must use all bytes behind the JSON."""
+    """Parse a list of tensors, which must use all bytes after the JSON."""
     tensors = []
     for index, item in enumerate(parse_list(header, key, required=True)):
         tensors.append(parse_tensor(item, f"{key}[{index}]", reader))

@@ -51,7 +51,7 @@ def parse_parameters(value: object, location: str) -> Parameters:
 
 
 class BinaryReader:
-    """Reads the bytes behind the JSON part in order; none may be left over."""
+    """Reads the bytes after the JSON part in order; none may be left over."""
 
     def __init__(self, data: memoryview) -> None:
         self._rest = data

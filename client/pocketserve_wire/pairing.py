@@ -141,7 +141,7 @@ class ClientExchange:
         token = self._keys.seal(sealed)
         if not _TOKEN.fullmatch(token):
             raise PairingError(
-                "the server sent something that is no token; update both sides"
+                "the server sent something that is not a token; update both sides"
             )
         return token.decode("ascii")
 

@@ -51,7 +51,7 @@ def process_limits(options: argparse.Namespace) -> ProcessLimits:
     """Return the limits of each tool.
 
     Raises:
-    CommandError: an option is out of range.
+        CommandError: an option is out of range.
     """
     from pocketserve.config import parse_bytes
     from pocketserve_lab.convert.process import ProcessLimits

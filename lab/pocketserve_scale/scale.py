@@ -96,7 +96,7 @@ def _bounds(text: str) -> tuple[int, int]:
         if 1 <= least <= most <= _MAX_REPLICAS:
             return least, most
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no number of replicas such as 2 or 1..4, up to {_MAX_REPLICAS}"
+        f"{text!r} is not a number of replicas such as 2 or 1..4, up to {_MAX_REPLICAS}"
     )
 
 

@@ -403,7 +403,7 @@ def test_faults_of_the_command_are_explained(
     for words, sentence in (
         (["nothing"], "'nothing' is not found"),
         (["digits", "--version", "x"], "'x'"),
-        (["digits", "--class", "label"], "--class 'label' is no name of a class"),
+        (["digits", "--class", "label"], "--class 'label' is not a name of a class"),
         (["digits", "--check", str(tmp_path / "None.java")], "write it with --output"),
     ):
         assert codegen(live, *words, "--language", "java") == 1

@@ -383,11 +383,11 @@ def load_config(
         environ: the environment variables.
 
     Raises:
-        ConfigError: for a value of the wrong type or out of range, or a name in ``options`` that is no setting's.
+        ConfigError: for a value of the wrong type or out of range, or a name in ``options`` that is not a setting's.
     """
     values: dict[str, Any] = {}
     for name in options.keys() - SETTINGS.keys():
-        raise ConfigError(f"{name!r} is no setting{did_you_mean(name, SETTINGS)}")
+        raise ConfigError(f"{name!r} is not a setting{did_you_mean(name, SETTINGS)}")
     for name in SETTINGS:
         variable = variable_of(name)
         if options.get(name) is not None:

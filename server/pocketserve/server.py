@@ -239,7 +239,7 @@ def open_service(
             f"the models folder {config.models_dir} cannot be read ({error.strerror})"
         )
         if isinstance(error, NotADirectoryError):
-            text = f"{config.models_dir} is no model file of a known kind"
+            text = f"{config.models_dir} is not a model file of a known kind"
         raise StartError(
             f"{text}; name a folder of models, or a model: pocketserve serve PATH"
         ) from None

@@ -50,7 +50,7 @@ class Built:
     """Results of the build steps.
 
     Attributes:
-    jars: the library as compiled, and converted to dex and back.
+        jars: the library as compiled, and converted to dex and back.
     """
 
     build: Any

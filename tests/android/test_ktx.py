@@ -71,10 +71,10 @@ class Built:
     """Results of the build.
 
     Attributes:
-    build: the steps.
-    libraries: the jars of both libraries.
-    stubs: stand-ins for Android's and CameraX's classes.
-    program: the test program's classes.
+        build: the steps.
+        libraries: the jars of both libraries.
+        stubs: stand-ins for Android's and CameraX's classes.
+        program: the test program's classes.
     """
 
     build: Any

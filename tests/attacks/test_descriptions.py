@@ -121,6 +121,8 @@ BOUNDED = {
     "pocketserve.runtimes.model_files": 64,
     # matched token by token, never searched for: see below
     "pocketserve.runtimes.torch.source._TOKEN": 3000,
+    # matched at the start of a line or as a whole, never searched for
+    "pocketserve.formats.plain_yaml": 3000,
     "pocketserve.quarantine.rules._LOADER": 4096,
     "pocketserve.tasks.tabular.tables._COMMA": 20,  # applied to a whole cell only
     "pocketserve.tasks.text.regex_words._SIMPLE": MAX_PATTERN_CHARS,

@@ -43,8 +43,8 @@ class Peer:
     """Sends each client the given parts for as long as it stays connected.
 
     Args:
-    parts: sent after the client's first bytes.
-    pace: seconds between the parts.
+        parts: sent after the client's first bytes.
+        pace: seconds between the parts.
     """
 
     def __init__(self, parts: Parts, pace: float = 0.0) -> None:

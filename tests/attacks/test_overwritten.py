@@ -107,9 +107,9 @@ class Format:
     """A way to store a model.
 
     Attributes:
-    version: its table in the manifest.
-    files: makes its files.
-    kept: files that are never written to: the code, which is not data.
+        version: its table in the manifest.
+        files: makes its files.
+        kept: files that are never written to: the code, which is not data.
     """
 
     version: str
@@ -219,8 +219,8 @@ class Asking:
     """Queries a model from several threads, and compares each answer with the first.
 
     Attributes:
-    wrong: answers with other numbers.
-    failed: errors.
+        wrong: answers with other numbers.
+        failed: errors.
     """
 
     def __init__(self, server: Server, model: str) -> None:

@@ -552,14 +552,14 @@ def test_bad_input_is_one_sentence(run, connection, words, reason, local):
     [
         (
             ["predict", "{tmp}/none", "1", "--local"],
-            "none' is no file or folder; name a model file",
+            "none' is not a file or folder; name a model file",
         ),
         (
             ["predict", "{tmp}/text.txt", "1", "--local"],
-            "text.txt' is no model file of a known kind",
+            "text.txt' is not a model file of a known kind",
         ),
         (["predict", "{tmp}/empty", "1", "--local"], "there is no model in the folder"),
-        (["predict", "", "1", "--local"], "'' is no file or folder"),
+        (["predict", "", "1", "--local"], "'' is not a file or folder"),
         (["predict", "petals", "", "--local"], "the input is empty"),
         (
             ["predict", "petals", "1", "--local", "--models-dir", "{tmp}/none"],
@@ -569,8 +569,8 @@ def test_bad_input_is_one_sentence(run, connection, words, reason, local):
             ["predict", "digits", SEVEN, "--local", "--save", "{tmp}/none/x.png"],
             "x.png' cannot be saved: No such file",
         ),
-        (["inspect", "{tmp}/none"], "is no file or folder"),
-        (["bench", "{tmp}/text.txt"], "is no model file of a known kind"),
+        (["inspect", "{tmp}/none"], "is not a file or folder"),
+        (["bench", "{tmp}/text.txt"], "is not a model file of a known kind"),
         (
             ["simulate", "--folder", "{tmp}/text.txt", "--", "token"],
             "File exists (--debug",
@@ -1061,7 +1061,7 @@ def test_tensors_on_a_narrow_terminal(run, monkeypatch):
     ("words", "reason"),
     [
         (["{tmp}/broken.tflite"], "broken.tflite is no TFLite model"),
-        (["{tmp}/missing.tflite", "--local"], "is no file or folder"),
+        (["{tmp}/missing.tflite", "--local"], "is not a file or folder"),
         (["nothing", "--local"], "there is no model 'nothing' in "),
         (["digits", "--local", "--models-dir", "{tmp}/nowhere"], "nowhere"),
         (["digits", "--local", "--version", "9"], "version '9' is not found"),

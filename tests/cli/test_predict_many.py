@@ -119,7 +119,7 @@ def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
 
 
 def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> None:
-    """The answer is no list, has no heading, and an error ends the command."""
+    """The answer is not a list, has no heading, and an error ends the command."""
     (photos / "inner" / "7.png").write_bytes((SAMPLES / "7.png").read_bytes())
     for word in (photos / "7.png", photos / "inner", f"{photos}/7*"):
         assert (
@@ -200,7 +200,7 @@ def test_save_pictures_of_the_answers(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["{tmp}/photos/7.png", "5.1"], "'5.1' is no file, folder or address"),
+        (["{tmp}/photos/7.png", "5.1"], "'5.1' is not a file, folder or address"),
         (["{tmp}/empty"], "empty' has no files"),
         (["{tmp}/nowhere"], "nowhere' is no regular file"),
         (["{tmp}/none.*"], "no file matches '"),

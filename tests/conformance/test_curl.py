@@ -33,11 +33,11 @@ def curl(
     """Run curl.
 
     Args:
-    token: None sends none; empty sends the right one.
-    send: the program's standard input.
+        token: None sends none; empty sends the right one.
+        send: the program's standard input.
 
     Returns:
-    The HTTP status, and the parsed JSON body.
+        The HTTP status, and the parsed JSON body.
     """
     secret = server.token if token == "" else token
     header = ["-H", f"Authorization: Bearer {secret}"] if secret else []

@@ -34,8 +34,8 @@ class Phone:
     """A Termux device in a folder.
 
     Attributes:
-    changes: fields of the Device that differ.
-    environ: its environment, settings of the server included.
+        changes: fields of the Device that differ.
+        environ: its environment, settings of the server included.
     """
 
     base: Path

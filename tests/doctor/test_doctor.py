@@ -206,7 +206,7 @@ PROBLEMS = {
     "setting misspelt": (
         variable("QUEUE_LIMT", "4"),
         "warning",
-        "QUEUE_LIMT is no setting",
+        "QUEUE_LIMT is not a setting",
         "perhaps POCKETSERVE_QUEUE_LIMIT is meant",
     ),
     "models folder missing": (

@@ -18,8 +18,8 @@ from pocketserve.engine.device.power import (
     ASK_S,
     ASKED,
     BATTERY,
+    CHECK_INTERVAL_S,
     HEAT,
-    LOOK_S,
     STALE_S,
     PowerWatch,
     reasons_for,
@@ -302,7 +302,7 @@ def test_files_are_read_once_a_minute(caplog):
     battery.files = Reading(10, True, 30)
     check_battery(watch)
     assert watch.low  # not read yet
-    clock.now += LOOK_S
+    clock.now += CHECK_INTERVAL_S
     check_battery(watch)
     assert not watch.low
     assert changes == [{BATTERY}, frozenset()]
@@ -310,7 +310,7 @@ def test_files_are_read_once_a_minute(caplog):
         "low power (the battery is at 10 %): fewer threads, and background requests are refused",
         "power is no longer low",
     ]
-    clock.now += LOOK_S
+    clock.now += CHECK_INTERVAL_S
     check_battery(watch)
     assert len(caplog.records) == 2
 
@@ -387,7 +387,7 @@ def test_a_rejection_says_when_to_retry():
     refused = refusal(watch)
     assert refused is not None
     assert refused.code is ErrorCode.LOW_POWER
-    assert refused.retry_after_s == LOOK_S - 20
+    assert refused.retry_after_s == CHECK_INTERVAL_S - 20
     assert "the battery is at 10 % and the battery has 43 °C" in refused.message
     clock.now += STALE_S
     assert refusal(watch) is None  # no longer known
@@ -443,12 +443,12 @@ def test_low_power_halves_a_models_threads(opened):
     assert threads_of(engine) == 2
     slots = engine._scheduler.policy.slots
     battery.files = Reading(10, True, 30)
-    clock.now += LOOK_S
+    clock.now += CHECK_INTERVAL_S
     # a request notices the change, the reaper applies it
     until(lambda: threads_of(engine) == 4)
     assert engine._scheduler.policy.slots >= slots
     battery.files = Reading(90, False, 50)
-    clock.now += LOOK_S
+    clock.now += CHECK_INTERVAL_S
     until(lambda: threads_of(engine) == 2)
 
 
@@ -460,7 +460,7 @@ def test_low_power_halves_a_manifests_threads(opened, models_copy):
     engine = opened(watch_of(battery, clock))
     assert threads_of(engine, models_copy) == 3
     battery.files = Reading(10, False, 30)
-    clock.now += LOOK_S
+    clock.now += CHECK_INTERVAL_S
     until(lambda: threads_of(engine, models_copy) == 1)
 
 

@@ -19,10 +19,10 @@ class Export:
     """A model of Ultralytics.
 
     Attributes:
-    config: the name of its configuration, such as ``yolo11n-seg``.
-    task: Ultralytics' name of its task.
-    format: Ultralytics' name of the format.
-    options: further arguments of the exporter.
+        config: the name of its configuration, such as ``yolo11n-seg``.
+        task: Ultralytics' name of its task.
+        format: Ultralytics' name of the format.
+        options: further arguments of the exporter.
     """
 
     config: str

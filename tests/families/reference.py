@@ -27,12 +27,12 @@ class Family:
     """A family of models; one row of the table in ``docs/models.md``.
 
     Attributes:
-    name: the name that its library gives it.
-    library: the library that builds and reads the model.
-    task: the server's task for it; ``tensors`` for a family that the server refuses to
-    guess.
-    formats: the model formats in which it is compared.
-    note: a limit that users should know.
+        name: the name that its library gives it.
+        library: the library that builds and reads the model.
+        task: the server's task for it; ``tensors`` for a family that the server refuses to
+        guess.
+        formats: the model formats in which it is compared.
+        note: a limit that users should know.
     """
 
     name: str
@@ -95,8 +95,8 @@ def export_to_onnx(
     """Export a PyTorch model; outputs are named by the fields of its result.
 
     Args:
-    dynamic: names of axes that are free, by input or output.
-    dynamo: uses the newer exporter, for operators that the older one doesn't know.
+        dynamic: names of axes that are free, by input or output.
+        dynamo: uses the newer exporter, for operators that the older one doesn't know.
     """
     import torch
 
@@ -129,8 +129,8 @@ class ServedFamily:
     """A model in the folder of a running server.
 
     Args:
-    models: the server's folder.
-    write: writes the model's files into a folder.
+        models: the server's folder.
+        write: writes the model's files into a folder.
     """
 
     def __init__(

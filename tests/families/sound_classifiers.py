@@ -17,12 +17,12 @@ class SoundModel:
     """A tiny random sound classifier of transformers.
 
     Attributes:
-    config: the name of its configuration class without ``Config``.
-    extractor: the name of its feature extractor's class without ``FeatureExtractor``.
-    options: arguments of the configuration.
-    extracting: arguments of the feature extractor.
-    mask: whether the model has an attention mask.
-    input: the name of its input.
+        config: the name of its configuration class without ``Config``.
+        extractor: the name of its feature extractor's class without ``FeatureExtractor``.
+        options: arguments of the configuration.
+        extracting: arguments of the feature extractor.
+        mask: whether the model has an attention mask.
+        input: the name of its input.
     """
 
     config: str

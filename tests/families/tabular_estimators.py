@@ -29,13 +29,13 @@ class Estimator:
     """One estimator.
 
     Attributes:
-    name: its class, as the documentation calls it.
-    module: the module of the class.
-    arguments: of its constructor.
-    scores: the method whose values the ONNX file gives; empty if they are of another
-    scale.
-    classes: the number of classes in the data.
-    zipmap: whether its converter has the option.
+        name: its class, as the documentation calls it.
+        module: the module of the class.
+        arguments: of its constructor.
+        scores: the method whose values the ONNX file gives; empty if they are of another
+        scale.
+        classes: the number of classes in the data.
+        zipmap: whether its converter has the option.
     """
 
     name: str

@@ -44,7 +44,7 @@ class YoloFamily(Family):
     """A family of Ultralytics.
 
     Attributes:
-    exports: its models, one for each format.
+        exports: its models, one for each format.
     """
 
     exports: tuple[Export, ...] = ()
@@ -190,7 +190,7 @@ def compare(
     """Compare an answer with Ultralytics' own; return the number of compared entries.
 
     Args:
-    least: the score above which both must have found an object.
+        least: the score above which both must have found an object.
     """
     if model.task == "classify":
         probabilities = result.probs.data.numpy()

@@ -57,15 +57,15 @@ class Transformers:
     """A tiny model of transformers.
 
     Attributes:
-    config: the name of its configuration class without ``Config``.
-    options: arguments of the configuration.
-    processor: the class of its image processor without ``ImageProcessor``.
-    processing: arguments of the processor.
-    side: height and width of the picture with which it is exported.
-    mask: whether it has the input ``pixel_mask``.
-    fixed: whether its sizes are fixed in the export.
-    dynamo: whether it needs the newer exporter.
-    head: the end of the model's class, if it isn't the usual one of the task.
+        config: the name of its configuration class without ``Config``.
+        options: arguments of the configuration.
+        processor: the class of its image processor without ``ImageProcessor``.
+        processing: arguments of the processor.
+        side: height and width of the picture with which it is exported.
+        mask: whether it has the input ``pixel_mask``.
+        fixed: whether its sizes are fixed in the export.
+        dynamo: whether it needs the newer exporter.
+        head: the end of the model's class, if it isn't the usual one of the task.
     """
 
     config: str

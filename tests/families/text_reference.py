@@ -49,11 +49,11 @@ class Family:
     """A family of models; one row of the table in ``docs/models.md``.
 
     Attributes:
-    name: the name that its library gives it.
-    library: the library that builds and reads the model.
-    task: the server's task for it.
-    formats: the model formats in which it is compared.
-    note: a limit that users should know.
+        name: the name that its library gives it.
+        library: the library that builds and reads the model.
+        task: the server's task for it.
+        formats: the model formats in which it is compared.
+        note: a limit that users should know.
     """
 
     name: str
@@ -68,18 +68,18 @@ class TextModel:
     """A tiny random text classifier of transformers.
 
     Attributes:
-    config: the name of its configuration class without ``Config``.
-    tokenizer: the name of its tokenizer's class without ``Tokenizer``.
-    kind: the algorithm of the tokenizer: ``wordpiece``, ``bpe`` or ``unigram``.
-    options: arguments of the configuration.
-    pairs: whether pairs are compared too.
-    types: whether the model has token types as an input.
-    tokenizing: arguments of the tokenizer.
-    length: the maximum number of tokens.
-    fixed: whether the export takes exactly that many tokens, because the library can't
-    export it otherwise.
-    edits: keys that are changed in ``tokenizer_config.json`` afterwards, so that
-    ``tokenizer.json`` differs.
+        config: the name of its configuration class without ``Config``.
+        tokenizer: the name of its tokenizer's class without ``Tokenizer``.
+        kind: the algorithm of the tokenizer: ``wordpiece``, ``bpe`` or ``unigram``.
+        options: arguments of the configuration.
+        pairs: whether pairs are compared too.
+        types: whether the model has token types as an input.
+        tokenizing: arguments of the tokenizer.
+        length: the maximum number of tokens.
+        fixed: whether the export takes exactly that many tokens, because the library can't
+        export it otherwise.
+        edits: keys that are changed in ``tokenizer_config.json`` afterwards, so that
+        ``tokenizer.json`` differs.
     """
 
     config: str
@@ -196,8 +196,8 @@ def export(
     """Export a model to ONNX with open batch and length, or with the examples' shapes.
 
     Args:
-    inputs: examples by name.
-    outputs: names of the model's outputs.
+        inputs: examples by name.
+        outputs: names of the model's outputs.
     """
     import torch
 

@@ -45,12 +45,12 @@ class SentenceModel:
     """A tiny embedder of sentence-transformers.
 
     Attributes:
-    base: the network and its tokenizer.
-    pooling: arguments of the module Pooling.
-    dense: arguments of modules Dense, and the names of their activations.
-    normalize: whether the last module is Normalize.
-    settings: of SentenceTransformer, such as prompts.
-    complete: whether the export contains all modules, as optimum's do.
+        base: the network and its tokenizer.
+        pooling: arguments of the module Pooling.
+        dense: arguments of modules Dense, and the names of their activations.
+        normalize: whether the last module is Normalize.
+        settings: of SentenceTransformer, such as prompts.
+        complete: whether the export contains all modules, as optimum's do.
     """
 
     base: TextModel = BERT

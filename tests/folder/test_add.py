@@ -163,7 +163,7 @@ def test_add_completes_after_its_output_is_closed(folder: Path) -> None:
     [
         (
             ["no-such-file"],
-            "'no-such-file' is no file or folder, no https:// address and no hf:ORG/REPO",
+            "'no-such-file' is not a file or folder, no https:// address and no hf:ORG/REPO",
         ),
         (["org/repo"], "no hf:ORG/REPO; did you mean hf:org/repo?"),
         (["FILE", "--name", "a b"], "a model cannot be called 'a b'"),
@@ -172,7 +172,7 @@ def test_add_completes_after_its_output_is_closed(folder: Path) -> None:
             ["FILE", "--sha256", "0" * 64],
             f"its SHA-256 is {SHA256}, and not {'0' * 64}; nothing was added",
         ),
-        (["notes.txt"], "notes.txt is no model file of a known kind"),
+        (["notes.txt"], "notes.txt is not a model file of a known kind"),
         (
             ["page.tflite"],
             "page.tflite: is a web page instead of the model: download the file itself",
@@ -180,11 +180,11 @@ def test_add_completes_after_its_output_is_closed(folder: Path) -> None:
         (["weights.safetensors"], "weights.safetensors holds weights without a model"),
         (
             ["http://example.com/a.tflite"],
-            "http://example.com/a.tflite is no address with https://",
+            "http://example.com/a.tflite is not an address with https://",
         ),
         (
             ["ftp://example.com/a.tflite"],
-            "ftp://example.com/a.tflite is no address with https://",
+            "ftp://example.com/a.tflite is not an address with https://",
         ),
         (["hf:only-one"], "'hf:only-one' is not hf:ORG/REPO"),
         (["damaged.tflite"], "damaged is not added, since it cannot be served"),
@@ -637,7 +637,7 @@ def test_redirects_are_limited(add: Add, folder: Path, hub: StandIn) -> None:
     assert add(f"{hub.url}/old", "--name", "numbers")[0] == 0
     assert "it redirects more than 5 times" in add(f"{hub.url}/loop")[2]
     assert (
-        "http://example.com/a.tflite is no address with https://"
+        "http://example.com/a.tflite is not an address with https://"
         in add(f"{hub.url}/out")[2]
     )
     hub.statuses["/none.tflite"] = 404
@@ -760,7 +760,7 @@ def test_hub_errors_leave_nothing(
         "hf:org/none": "org/none at main: there is no such repository, or it is private",
         "hf:org/numbers@v9": "org/numbers at v9: there is no such revision",
         "hf:org/numbers/a.tflite": "org/numbers/a.tflite holds no model file of a kind that is served",
-        "hf:org/numbers/README.md": "org/numbers/README.md is no model file",
+        "hf:org/numbers/README.md": "org/numbers/README.md is not a model file",
         "hf:org/weights": "weights alone are no model: look for an ONNX or TFLite export of it",
         "hf:org/gated": "is behind an agreement: log in there, set HF_TOKEN, and accept it",
         "hf:org/broken": "the hub answers 500",

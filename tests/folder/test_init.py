@@ -137,7 +137,7 @@ def test_matching_labels_beside_a_bare_file_are_copied(
     assert code == 0, err
     assert (manifest(folder / "bare").get("labels") == "labels.txt") == is_taken
     assert (folder / "labels.txt").is_file(), "it may be another model's, too"
-    text = f"{folder}/labels.txt is not taken: it has 2 lines, and the model 10 scores."
+    text = f"{folder}/labels.txt is ignored: it has 2 lines, but the model gives 10 scores."
     assert (text in " ".join(out.split())) != is_taken
 
 

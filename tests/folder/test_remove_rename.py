@@ -137,8 +137,14 @@ def test_remove_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
             ["remove", "own", "--version", "smal", "--yes"],
             "own has no version 'smal'; did you mean 'small'?",
         ),
-        (["remove", "packed", "--yes"], "packed is no model (packed.zip is an archive"),
-        (["rename", "packed", "other"], "packed is no model (packed.zip is an archive"),
+        (
+            ["remove", "packed", "--yes"],
+            "packed is not a model (packed.zip is an archive",
+        ),
+        (
+            ["rename", "packed", "other"],
+            "packed is not a model (packed.zip is an archive",
+        ),
         (["rename", "own", "plain"], "has a model 'plain' already"),
         (["rename", "own", "../plain"], "a model cannot be called '../plain'"),
         (["rename", "linked", "other"], "leads out of"),

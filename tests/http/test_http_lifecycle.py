@@ -366,10 +366,10 @@ def test_serving_without_a_token_prints_a_warning(new_server, models_copy, refus
     log = server.log.read_text()
     assert "every app on this device can use the server" in log
     assert (
-        f"{PREFIX}QUEUE is no setting and changes nothing; did you mean {PREFIX}QUEUE_LIMIT?"
+        f"{PREFIX}QUEUE is not a setting and changes nothing; did you mean {PREFIX}QUEUE_LIMIT?"
         in log
     )
-    assert log.count("is no setting") == 1
+    assert log.count("is not a setting") == 1
 
 
 def test_additional_hosts_can_be_allowed(new_server, models_copy, refused):

@@ -191,7 +191,7 @@ def test_the_query_selects_the_version(server):
 
 PICTURE_FAULTS = {
     "empty": b"",
-    "a text": b"this is no picture",
+    "a text": b"this is not a picture",
     "a long text": b"lorem ipsum " * 10_000,
     "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     "PDF": b"%PDF-1.7\n",

@@ -639,4 +639,4 @@ def test_completions_of_an_unsuitable_model_are_explained(server):
     body = b'{"model": "petals", "messages": [{"role": "user", "content": "x"}]}'
     answer = server.call("POST", "/v1/chat/completions", data=body)
     assert answer.status_code == 400
-    assert "is no language model" in answer.json()["error"]["message"]
+    assert "is not a language model" in answer.json()["error"]["message"]

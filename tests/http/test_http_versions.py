@@ -303,7 +303,7 @@ def test_requests_the_index_and_the_configuration_follow_the_version_policy(
     metadata = served.server.call("GET", "/v2/models/m").json()
     assert metadata["versions"] == ["1", "2"]
     assert metadata["parameters"]["not_applied"] == (
-        "shiny is no field that this server knows, and is not used; "
+        "shiny is not a field that this server knows, and is not used; "
         "input.optional is not applied; requests send every input"
     )
     in_force = served.server.call("GET", "/v2/models/m/config").json()

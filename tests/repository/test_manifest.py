@@ -514,7 +514,7 @@ def test_a_state_starts_with_a_shape(shape: object) -> None:
     ):
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": shape}}})
     with pytest.raises(
-        ManifestError, match=r"state\.start\.c is no input of state\.feedback"
+        ManifestError, match=r"state\.start\.c is not an input of state\.feedback"
     ):
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"c": [1]}}})
 

@@ -123,7 +123,7 @@ def test_a_folder_removed_before_its_first_read(
 def test_a_file_replaced_by_a_folder_before_its_first_read(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """It is no model any more and hides no other.
+    """It is not a model any more and hides no other.
 
     A refresh shows the folder.
     """
@@ -157,7 +157,7 @@ def test_an_unknown_name_reads_few_models(
 def test_a_folder_without_a_model_is_not_suggested(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """``bars`` resembles ``barz`` most, but is no model."""
+    """``bars`` resembles ``barz`` most, but is not a model."""
     (tmp_path / "bars").mkdir()
     repository.refresh()
     with pytest.raises(ApiError, match=r"; did you mean 'bare'\?$"):

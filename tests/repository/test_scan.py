@@ -208,7 +208,7 @@ def test_every_ending_of_a_bare_file(tmp_path: Path, suffix: str) -> None:
 
 
 def test_parts_of_folders_are_no_bare_models(tmp_path: Path) -> None:
-    """A file that marks a model folder is no model by itself."""
+    """A file that marks a model folder is not a model by itself."""
     assert scan(fill(tmp_path, *MARKERS)) == {}
 
 
@@ -265,7 +265,7 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
         (
             ["m.onnx", "mobilenet.onnx"],
             ["onnx", "onnx-mobilenet"],
-        ),  # "obilenet" is no version
+        ),  # "obilenet" is not a version
         (["model.onnx", "model_fp16.onnx"], ["onnx", "onnx-fp16"]),
         (["mnist.h5", "mnist.keras"], ["keras", "keras-keras"]),
         (["a.tflite", "b.tflite"], ["tflite", "tflite-b"]),
@@ -281,7 +281,7 @@ def test_versions_are_named_by_their_difference(
 
 
 def test_a_folder_without_models(tmp_path: Path) -> None:
-    """A folder of other files is no model."""
+    """A folder of other files is not a model."""
     assert (
         scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite"))
         == {}
@@ -593,7 +593,7 @@ def test_numbered_versions_with_leading_zeros(tmp_path: Path) -> None:
 
 
 def test_numbered_versions_contain_one_model(tmp_path: Path) -> None:
-    """An empty number is no version.
+    """An empty number is not a version.
 
     Two files in one number are ambiguous.
     """
@@ -695,10 +695,10 @@ def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
         ("gone", "m/model.toml: versions.a.file names gone, which does not exist"),
         (
             "labels.txt",
-            "m/model.toml: versions.a.file is no model (.tflite, .lite, .onnx",
+            "m/model.toml: versions.a.file is not a model (.tflite, .lite, .onnx",
         ),
-        ("dir.tflite", "m/model.toml: versions.a.file is no model"),
-        (".", "m/model.toml: versions.a.file is no model"),
+        ("dir.tflite", "m/model.toml: versions.a.file is not a model"),
+        (".", "m/model.toml: versions.a.file is not a model"),
     ],
 )
 def test_a_declared_file_that_cannot_be_served(

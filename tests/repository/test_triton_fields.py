@@ -180,7 +180,7 @@ def test_an_unknown_field_is_noted_once(tmp_path: Path, text: str, name: str) ->
         ),
     )
     assert entry.notes == (
-        f"{name} is no field that this server knows, and is not used",
+        f"{name} is not a field that this server knows, and is not used",
     )
     assert entry.problem is None
 

@@ -54,7 +54,9 @@ def test_converting_to_another_engine_is_explained(engine: OtherEngine) -> None:
             continue
         with pytest.raises(ConversionError) as caught:
             check_kinds(f"tflite,{word}")
-        assert caught.value.message == f"{word!r} is no kind of file; {engine.advice}"
+        assert (
+            caught.value.message == f"{word!r} is not a kind of file; {engine.advice}"
+        )
 
 
 @EVERY

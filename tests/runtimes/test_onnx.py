@@ -903,7 +903,7 @@ def test_a_missing_or_special_file_is_refused(tmp_path: Path):
         RUNTIME.open(ModelSource(tmp_path / "gone.onnx"))
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(
-        ModelLoadError, match=r"pipe\.onnx cannot be read: it is no regular file"
+        ModelLoadError, match=r"pipe\.onnx cannot be read: it is not a regular file"
     ):
         RUNTIME.open(ModelSource(tmp_path / "pipe.onnx"))
 
@@ -1154,8 +1154,8 @@ BAD_EXTERNAL_DATA = [
     ),
     ("w.bin", {"offset": 32}, r"cut short \(64 of at least 96 bytes\)"),
     ("w.bin", {"length": 1 << 40}, "cut short"),
-    ("w.bin", {"offset": -1}, "the place of a tensor's weights is no number"),
-    ("w.bin", {"offset": "9" * 30}, "the place of a tensor's weights is no number"),
+    ("w.bin", {"offset": -1}, "the place of a tensor's weights is not a number"),
+    ("w.bin", {"offset": "9" * 30}, "the place of a tensor's weights is not a number"),
     ("w.bin", {"length": 32}, "cannot load m.onnx.*size mismatch"),
 ]
 

@@ -33,11 +33,7 @@ pytestmark = pytest.mark.live
 
 
 class Peer:
-    """A connection that sends given bytes.
-
-    Attributes:
-        server_max_frame: the limit from READY.
-    """
+    """A connection that sends given bytes."""
 
     def __init__(self, server: Server) -> None:
         self.token = server.token

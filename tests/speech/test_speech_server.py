@@ -158,7 +158,7 @@ def test_a_multilingual_model_detects_and_translates(speech_server: Server) -> N
         ({"model": None}, 400, "'model' is missing"),
         ({"model": ["tiny", "tiny"]}, 400, "'model' is given twice"),
         ({"model": "nobody"}, 404, "nobody"),
-        ({"model": "other"}, 400, "is no speech model"),
+        ({"model": "other"}, 400, "is not a speech model"),
         ({"file": b"a text"}, 400, "no WAV file"),
         ({"file": b'["UklGRg=="]'}, 400, "JSON array of sound"),
         ({"language": "de"}, 400, "language must be one of en"),

@@ -220,7 +220,7 @@ def test_features_name_columns(tmp_path: Path) -> None:
         (b'{"age": 41.5, "city": "Bonn", "pay": 1}', "input 'age': data"),
         (b'{"age": 41, "city": "Bonn", "pay": "1,5"}', "feature 'pay' is a text"),
         (b"old,Bonn,1.5", "send a JSON array"),
-        (b"age,city,pay\nold,Bonn,1.5", "feature 'age' is no number"),
+        (b"age,city,pay\nold,Bonn,1.5", "feature 'age' is not a number"),
     ],
 )
 def test_invalid_columns_are_rejected(tmp_path: Path, body: bytes, said: str) -> None:

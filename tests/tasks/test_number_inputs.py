@@ -132,7 +132,7 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "CSV with a named number beyond all": (
         b"age,bmi,bp\n1,-1e400,3",
         INPUT,
-        "row 0: feature 'bmi' is no number",
+        "row 0: feature 'bmi' is not a number",
     ),
     "a CSV line of three and one of two": (b"1,2,3\n4,5", INPUT, "row 1 has 2 values"),
     "CSV with a missing feature": (
@@ -168,7 +168,7 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "decimal commas by name": (
         b'age,bmi,bp\n1,2,"3,5"',
         INPUT,
-        "row 0: feature 'bp' is no number; numbers have a",
+        "row 0: feature 'bp' is not a number; numbers have a",
     ),
     "decimal commas as texts": (
         {"age": "5,1", "bmi": 1, "bp": 1},
@@ -183,7 +183,7 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "CSV with words": (
         b"age,bmi,bp\n1,2,high",
         INPUT,
-        "row 0: feature 'bp' is no number",
+        "row 0: feature 'bp' is not a number",
     ),
     "CSV with a short line": (
         b"age,bmi,bp\n1,2",

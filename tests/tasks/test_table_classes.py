@@ -57,7 +57,7 @@ def save(
 ) -> Path:
     """Write a model.
 
-    An output that is no port is a ``ValueInfoProto``.
+    An output that is not a port is a ``ValueInfoProto``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -102,8 +102,8 @@ class Case:
     """A request and its expected result: a reference's predictions, or an error.
 
     Attributes:
-    same_as: a key of REFERENCES.
-    error: a part of the sentence of a 400.
+        same_as: a key of REFERENCES.
+        error: a part of the sentence of a 400.
     """
 
     sender: str

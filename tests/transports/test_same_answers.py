@@ -25,8 +25,8 @@ class Case:
     """One request.
 
     Attributes:
-    split: bytes of JSON at the body's start; None for a body that is all JSON, or raw
-    where no route splits.
+        split: bytes of JSON at the body's start; None for a body that is all JSON, or raw
+        where no route splits.
     """
 
     name: str

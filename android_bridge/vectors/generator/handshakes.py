@@ -53,7 +53,6 @@ class Talk:
 
     Attributes:
         server_key, client_key: None where that side has none.
-        stop: the last frame, for one that is refused.
     """
 
     server_key: bytes | None = KEY

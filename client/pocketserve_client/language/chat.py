@@ -131,5 +131,5 @@ def _event(data: bytes) -> Mapping[str, Any]:
     except ValueError:
         event = None
     if not isinstance(event, dict):
-        raise NotOurServerError("the server sent an event that is no JSON object")
+        raise NotOurServerError("the server sent an event that is not a JSON object")
     return event

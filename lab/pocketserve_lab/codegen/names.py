@@ -118,7 +118,7 @@ def check_class(name: str, entries: Iterable[str] = ()) -> str:
     """
     if not _CLASS_NAME.fullmatch(name):
         raise NameFaultError(
-            f"--class {name!r:.80} is no name of a class; "
+            f"--class {name!r:.80} is not a name of a class; "
             "it begins with a capital, such as Digits"
         )
     if name in USED_CLASSES or name in entries:
@@ -141,7 +141,7 @@ def check_package(name: str) -> str:
             is_valid = False
     if not is_valid:
         raise NameFaultError(
-            f"--package {name!r:.80} is no name of a package; "
+            f"--package {name!r:.80} is not a name of a package; "
             "it is one such as com.example.app"
         )
     return name

@@ -204,13 +204,13 @@ def _with_unit(name: str, unit: str) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
+        raise TypeError(f"{value!r:.80} is not a text")
     return value
 
 
 def _texts(values: object) -> list[str]:
     if not isinstance(values, list):
-        raise TypeError(f"{values!r:.80} is no list")
+        raise TypeError(f"{values!r:.80} is not a list")
     return list(map(_text, values))
 
 
@@ -277,7 +277,7 @@ def _tensor(tensor: Mapping[str, Any], variable: str, constant: str) -> TensorVi
 def _shape(sizes: Sequence[Any]) -> tuple[int, ...]:
     shape = tuple(map(int, sizes))
     if len(shape) > MAX_DIMENSIONS or any(not -1 <= size < 2**31 for size in shape):
-        raise ValueError(f"{shape!r:.80} is no shape")
+        raise ValueError(f"{shape!r:.80} is not a shape")
     return shape
 
 

@@ -57,7 +57,7 @@ def read_result(path: Path) -> dict[str, Any]:
     result = _read_json(path)
     if not isinstance(result, dict) or "schema" not in result:
         raise CommandError(
-            f"{str(path)!r} is no result of `pocketserve compare MODEL --json`"
+            f"{str(path)!r} is not a result of `pocketserve compare MODEL --json`"
         )
     if result["schema"] != SCHEMA:
         raise CommandError(

@@ -277,7 +277,7 @@ def _box_problem(truth: Any, labels: Sequence[str]) -> str:
 def _value_problem(truth: Any) -> str:
     if _is_finite(truth):
         return ""
-    return f"the true value {truth!r} is no finite number"
+    return f"the true value {truth!r} is not a finite number"
 
 
 def _answer_problem(truth: Any) -> str:
@@ -538,4 +538,4 @@ def _number(path: Path, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise SampleError(f"{path.name}: {text!r} is no number") from None
+        raise SampleError(f"{path.name}: {text!r} is not a number") from None

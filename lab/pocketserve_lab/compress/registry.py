@@ -44,5 +44,5 @@ def recipe_named(name: str) -> Recipe:
     if name not in recipes():
         listed = ", ".join(recipes())
         hint = did_you_mean(name, list(recipes()))
-        raise ConversionError(f"{name!r} is no recipe{hint}; there are {listed}")
+        raise ConversionError(f"{name!r} is not a recipe{hint}; there are {listed}")
     return recipes()[name]

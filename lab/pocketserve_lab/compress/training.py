@@ -78,7 +78,7 @@ def train(
             value = loss(inputs, first_answer(module(*inputs)), labels)
             if not torch.isfinite(value):
                 raise ConversionError(
-                    "training diverged: the loss is no finite number any more; "
+                    "training diverged: the loss is not a finite number any more; "
                     "give fewer --epochs"
                 )
             optimizer.zero_grad()

@@ -220,7 +220,7 @@ def check_kinds(text: str) -> list[str]:
         return []
     for name in names:
         if name not in KINDS:
-            raise ConversionError(f"{name!r} is no kind of file{_kind_hint(name)}")
+            raise ConversionError(f"{name!r} is not a kind of file{_kind_hint(name)}")
     if not names:
         raise ConversionError(
             f"--to names no kind; there are {', '.join(KINDS)}, and all"

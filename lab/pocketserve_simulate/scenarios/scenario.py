@@ -112,7 +112,7 @@ def read_scenario(name: str) -> Scenario:
     except (OSError, ValueError):
         names = f"{', '.join(shipped())}{did_you_mean(name, shipped())}"
         raise ScenarioError(
-            f"{name!r} is no scenario file and none of {names}"
+            f"{name!r} is not a scenario file and none of {names}"
         ) from None
     if len(content) > MAX_FILE_BYTES:
         raise ScenarioError(
@@ -197,7 +197,7 @@ def _stream(table: TomlTable) -> Stream:
         if code_named(code) is None:
             raise table.fault(
                 "allow",
-                f"holds {code!r}, which is no error code of the server "
+                f"holds {code!r}, which is not an error code of the server "
                 "(docs/http.md lists them)",
             )
     table.refuse_rest()

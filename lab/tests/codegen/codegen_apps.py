@@ -23,7 +23,7 @@ class App:
     """A program with its classes.
 
     Attributes:
-    path: its class path.
+        path: its class path.
     """
 
     java: Path

@@ -265,7 +265,7 @@ def test_the_number_of_threads_is_validated(
 
 def test_a_file_that_is_not_a_result_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
-    assert "is no result of" in compare(
+    assert "is not a result of" in compare(
         tmp_path / "a.json", tmp_path / "a.json", fails=True
     )
 

@@ -213,7 +213,7 @@ def test_a_limit_takes_evenly_spaced_samples(tmp_path: Path) -> None:
             "names 'gone.png', which is not beside it",
         ),
         ({"t.csv": "a,b,c,d\n1,2,3\n"}, "t.csv", "line 2 has 3 cells, the first 4"),
-        ({"t.csv": "a,b,c,d\n1,2,x,4\n"}, "t.csv", "'x' is no number"),
+        ({"t.csv": "a,b,c,d\n1,2,x,4\n"}, "t.csv", "'x' is not a number"),
         ({"t.csv": "a,b\n1,2\n"}, "t.csv", "2 columns for the 3 features"),
     ],
     ids=["empty", "gone", "no lines", "missing file", "uneven", "words", "too few"],
@@ -310,7 +310,7 @@ def test_a_true_value_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     """The message names its line; an empty cell means unknown."""
     table = write(tmp_path, {"t.csv": "a,b,c,d\n1,2,3,\n1,2,3,x\n"}) / "t.csv"
     with pytest.raises(
-        SampleError, match="line 3: the true value 'x' is no finite number"
+        SampleError, match="line 3: the true value 'x' is not a finite number"
     ):
         read_samples(table, FLOWERS, 10)
     assert truths(table, FLOWERS, 1) == [("line 2", None)]

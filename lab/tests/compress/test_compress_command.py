@@ -93,7 +93,7 @@ REFUSALS = {
         (*PRUNE, "--version", "tflite"),
         "takes an unconverted PyTorch model, and tflite is none",
     ),
-    "recipe": (("--recipe", "shrinking"), "'shrinking' is no recipe"),
+    "recipe": (("--recipe", "shrinking"), "'shrinking' is not a recipe"),
     "student": (
         (*PRUNE, "--student", "model.py"),
         "magnitude-pruning takes no --student",

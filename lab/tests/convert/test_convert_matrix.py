@@ -133,7 +133,7 @@ class Workshop:
     """Models, a server for them, and the current source's converter.
 
     Attributes:
-    models, state: the folders of both.
+        models, state: the folders of both.
     """
 
     def __init__(self, folder: Path, server: Server) -> None:

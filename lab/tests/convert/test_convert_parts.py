@@ -132,7 +132,7 @@ def test_names_of_kinds() -> None:
         "tflite",
     ]
     with pytest.raises(
-        ConversionError, match="'onx' is no kind of file; did you mean 'onnx'"
+        ConversionError, match="'onx' is not a kind of file; did you mean 'onnx'"
     ):
         check_kinds("onx")
     with pytest.raises(ConversionError, match="names no kind"):

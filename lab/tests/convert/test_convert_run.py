@@ -826,7 +826,7 @@ def test_the_command_converts_and_refuses(
         main(["convert", "digits", "--models-dir", str(folder), "--to", "tflight"]) == 1
     )
     assert (
-        "'tflight' is no kind of file; did you mean 'tflite'?"
+        "'tflight' is not a kind of file; did you mean 'tflite'?"
         in capsys.readouterr().err
     )
     assert main(["convert", "--on-device", "--json"]) == 0

@@ -45,7 +45,7 @@ class Served:
     """A phone that runs a server.
 
     Attributes:
-    ports: HTTP, socket protocol.
+        ports: HTTP, socket protocol.
     """
 
     phone: Phone

@@ -81,7 +81,7 @@ MISTAKES = {
     'seconds = 9\n[[streams]]\nname = "a"\nrate = 5\n': "s.toml: streams[0].model is missing",
     f'seconds = 9\n{STREAM}client = "udp"\n': "s.toml: streams[0].client must be one of socket, http, not 'udp'",
     f"seconds = 9\n{STREAM}rows = 257\n": "s.toml: streams[0].rows must be a whole number from 1 to 256, not 257",
-    f'seconds = 9\n{STREAM}allow = ["BUSY"]\n': "s.toml: streams[0].allow holds 'BUSY', which is no error code",
+    f'seconds = 9\n{STREAM}allow = ["BUSY"]\n': "s.toml: streams[0].allow holds 'BUSY', which is not an error code",
     WHOLE.replace("freeze", "freez"): f"{NO_KIND}, not 'freez'; did you mean 'freeze'?",
     WHOLE.replace("freeze", "flood"): f"{NO_KIND}, not 'flood'",
     WHOLE.replace(
@@ -165,7 +165,7 @@ def test_a_file_that_is_too_large_or_missing_is_refused(tmp_path: Path) -> None:
     for name in (str(tmp_path / "none.toml"), "comute", "\0", str(tmp_path)):
         with pytest.raises(
             ScenarioError,
-            match=r"is no scenario file and none of camera-live, commute, worst-day",
+            match=r"is not a scenario file and none of camera-live, commute, worst-day",
         ):
             read_scenario(name)
 

@@ -29,7 +29,7 @@ MAX_TOKENS: Final = 32  # the handshake does not name a token, so the server tri
 
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 366 * 86_400
-LOOK_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 """Interval of checking the file; a revoked token is rejected after this time."""
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class AppTokens:
         now = self._clock()
         if now < self._check_at:
             return
-        self._check_at = now + LOOK_S
+        self._check_at = now + CHECK_INTERVAL_S
         stamp = file_stamp(self._path)
         if stamp != self._stamp:
             self._stamp = stamp

@@ -35,10 +35,10 @@ def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
     """Return the content at an address, without sending credentials.
 
     Args:
-    seconds: the limit for the whole fetch, redirects included.
+        seconds: the limit for the whole fetch, redirects included.
 
     Raises:
-    ServerUnreachableError: it can't be fetched within these bounds; the text says why.
+        ServerUnreachableError: it can't be fetched within these bounds; the text says why.
     """
     exchange = ExchangeLimits()
     exchange.begin(seconds, max_bytes)

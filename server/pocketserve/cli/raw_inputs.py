@@ -45,7 +45,7 @@ def read_inputs(words: Sequence[str]) -> list[NamedInput]:
     """Return the inputs that a command line names.
 
     Raises:
-        CommandError: a word is no input, or only some of the words are files.
+        CommandError: a word is not an input, or only some of the words are files.
     """
     if list(words) == ["-"]:
         return [NamedInput("-", _standard_input, is_file=False)]
@@ -57,7 +57,7 @@ def read_inputs(words: Sequence[str]) -> list[NamedInput]:
     for word, file_inputs in zip(words, files, strict=True):
         if not file_inputs:
             raise CommandError(
-                f"{word!r} is no file, folder or address of a picture, "
+                f"{word!r} is not a file, folder or address of a picture, "
                 "as other words of this line are"
             )
         inputs += file_inputs
@@ -79,7 +79,7 @@ def _files_of(word: str) -> list[NamedInput]:
     elif os.path.lexists(word):
         if not os.path.isfile(word):
             raise CommandError(
-                f"{word!r} is no regular file; name a file, or - for standard input"
+                f"{word!r} is not a regular file; name a file, or - for standard input"
             )
         paths = [word]
     else:

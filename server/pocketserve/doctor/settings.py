@@ -101,5 +101,5 @@ def _unknown(device: Device) -> Iterator[Finding]:
         if similar:
             fix += f"; perhaps {' or '.join(similar)} is meant"
         yield warning(
-            SUBJECT, f"the variable {name} is no setting and changes nothing", fix
+            SUBJECT, f"the variable {name} is not a setting and changes nothing", fix
         )

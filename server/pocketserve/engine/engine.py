@@ -446,7 +446,7 @@ class Engine:
             running.users -= 1
             now = running.last_used = self._clock()
             last = running.retired and running.users == 0
-            if running.sequences or now >= self._reaper.look_at:
+            if running.sequences or now >= self._reaper.next_check:
                 self._reaper.wake_if_due(running, now)
         if last:
             close_all(running)

@@ -101,8 +101,8 @@ class InferenceCall(QueueEntry):
         self.options = options
         self.steps = None
         self.execute = execute
-        # Labelling, drawing or writing JSON takes too long for the next request to
-        # wait for this thread.
+        # Only encoded tensor requests are answered quickly enough for this thread to
+        # run the next request, too. Others still label, draw or write JSON.
         self.keeps_thread = keeps_thread and type(payload) is EncodedPayload
         self.session = self.batch_members = self.batch_rows = None
         self.executions = 1

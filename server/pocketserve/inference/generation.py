@@ -251,7 +251,7 @@ def _check_kind(
 def _no_language_model(handle: ModelHandle) -> ApiError:
     task = handle.model.task.name
     text = (
-        f"{handle.model.entry.name!r} is no language model: its task is {task}; GET"
+        f"{handle.model.entry.name!r} is not a language model: its task is {task}; GET"
         " /v2/models lists all models"
     )
     return ApiError(ErrorCode.INVALID_REQUEST, text)

@@ -165,7 +165,7 @@ class TaskOperation:
             if size > MAX_PREPARED_BYTES:
                 raise ApiError(
                     ErrorCode.INVALID_INPUT,
-                    "the inputs are too many for one request; send them in parts",
+                    "the inputs are together too large for one request; send several requests",
                 )
         return inputs
 

@@ -77,9 +77,9 @@ def open_model(
     """
     is_path = is_model_path(model)
     if not model or ("/" in model and not is_path):
-        fault = "is no file or folder"
+        fault = "is not a file or folder"
         if Path(model).is_file():
-            fault = "is no model file of a known kind"
+            fault = "is not a model file of a known kind"
         raise ModelPathError(
             f"{model!r} {fault}; name a model file, its folder, or a model of the models "
             "folder"

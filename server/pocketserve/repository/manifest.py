@@ -354,7 +354,7 @@ def _state(table: TomlTable) -> StateOptions:
     for name, shape in table.table("start").rest().items():
         key = f"start.{name}"
         if name not in feedback:
-            raise table.fault(key, "is no input of state.feedback")
+            raise table.fault(key, "is not an input of state.feedback")
         shapes[name] = _start_shape(table, key, shape)
     idle = table.number("max_idle", 0, 1e9)
     maximum = table.integer("max_sequences", 1, 1024)

@@ -356,7 +356,7 @@ def _declared_version(
         if reason is not None:
             problem = f"{key}: {reason[1]}"
         else:
-            problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
+            problem = f"{key} is not a model ({', '.join((*SUFFIXES, *MARKERS))})"
     return VersionEntry(
         name,
         kind or FORMATS[0],

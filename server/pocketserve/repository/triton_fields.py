@@ -253,7 +253,9 @@ def check_fields(config: Message) -> tuple[str | None, tuple[str, ...]]:
         field = BY_PATH.get(path)
         if field is None:
             name = path[:_MAX_SHOWN]
-            notes[f"{name} is no field that this server knows, and is not used"] = None
+            notes[f"{name} is not a field that this server knows, and is not used"] = (
+                None
+            )
             continue
         if not _has_effect(values):
             continue

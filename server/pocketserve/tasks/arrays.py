@@ -62,7 +62,7 @@ def _npy_array(body: memoryview) -> Array:
     if end - start <= MAX_NPY_HEADER:
         header = re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
     if version not in (b"\1\0", b"\2\0", b"\3\0") or header is None:
-        raise ValueError("its header is damaged, or it is no plain array")
+        raise ValueError("its header is damaged, or it is not a plain array")
     keys, values = header.groups()[::2], header.groups()[1::2]
     entries = dict(zip(keys, values, strict=True))
     dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))

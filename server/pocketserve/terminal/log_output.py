@@ -135,7 +135,7 @@ def _warn_about_settings(config: Config) -> None:
         hint = "docs/configuration.md lists them"
         if similar:
             hint = f"did you mean {' or '.join(similar)}?"
-        logging.warning("%s is no setting and changes nothing; %s", name, hint)
+        logging.warning("%s is not a setting and changes nothing; %s", name, hint)
     if not config.auth:
         logging.warning(
             "no token is asked for: every app on this device can use the server"

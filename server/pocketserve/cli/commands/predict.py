@@ -216,7 +216,7 @@ def _inputs(options: argparse.Namespace) -> list[NamedInput]:
     """Return the inputs; with ``--pair`` a single one of two texts.
 
     Raises:
-        CommandError: a word is no input, or ``--pair`` has not exactly two.
+        CommandError: a word is not an input, or ``--pair`` has not exactly two.
     """
     if not options.pair:
         return read_inputs(options.input)
@@ -411,7 +411,7 @@ def _open(options: argparse.Namespace) -> Iterator[AskModel]:
         return
     if "/" in options.model:
         raise CommandError(
-            f"{options.model!r} is no model's name; `pocketserve models` lists those "
+            f"{options.model!r} is not a model's name; `pocketserve models` lists those "
             "of the server, and --local loads a file or folder without one"
         )
     with open_client(options) as client:

@@ -156,7 +156,7 @@ def _note_provenance(stage: Stage, model: FetchedModel) -> None:
     """Record a staged model's origin in its manifest.
 
     Raises:
-        CommandError: it is no model.
+        CommandError: it is not a model.
     """
     from pocketserve.repository.manifest_edit import declare_versions, edit_manifest
     from pocketserve.repository.toml_table import ManifestError

@@ -110,11 +110,11 @@ def check_address(url: str) -> None:
         parts = urlsplit(url)
         is_loopback = parts.hostname in LOOPBACK_HOSTS and parts.port != 0
     except ValueError:
-        raise CommandError(f"{url[:200]!r} is no address") from None
+        raise CommandError(f"{url[:200]!r} is not an address") from None
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
     if not parts.hostname or not is_safe:
         raise CommandError(
-            f"{shown_address(url)} is no address with https://, "
+            f"{shown_address(url)} is not an address with https://, "
             "over which nobody can change the file"
         )
 

@@ -87,7 +87,7 @@ class Hub:
     The token of ``HF_TOKEN`` or of a login is sent to this host only.
 
     Raises:
-        CommandError: the endpoint is no address with HTTPS.
+        CommandError: the endpoint is not an address with HTTPS.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -303,7 +303,7 @@ def choose_file(repo: HubRepo, path: str) -> str:
         return models[0]
     title = f"{repo.name}/{path}" if path else repo.name
     if not models:
-        fault = "is no model file" if path in repo.files else "holds no model file"
+        fault = "is not a model file" if path in repo.files else "holds no model file"
         hint = _weights_hint(inside)
         raise CommandError(f"{title} {fault} of a kind that is served{hint}")
     sentence = f"{title} holds {len(models)} models; name one:"

@@ -471,9 +471,9 @@ def _choose_task(name: str, suggestion: str) -> str:
 
 
 def _labels_beside(facts: ModelFacts) -> Path | None:
-    """Return a bare file's ``labels.txt``, if it fits.
+    """Return the ``labels.txt`` beside a bare file, if it has a line per class.
 
-    Otherwise it may belong to another model.
+    A file of another length may belong to another model; print that it is ignored.
     """
     from pocketserve.tasks.vision.image_classification import class_count
 
@@ -484,8 +484,8 @@ def _labels_beside(facts: ModelFacts) -> Path | None:
     if lines == classes > 0:
         return path
     text = (
-        f"{path} is not taken: it has {plural(lines, 'line')}, "
-        f"and the model {plural(classes, 'score')}."
+        f"{path} is ignored: it has {plural(lines, 'line')}, "
+        f"but the model gives {plural(classes, 'score')}."
     )
     print_text(printable(text))
     return None
@@ -585,7 +585,7 @@ def _read_labels(path: Path) -> bytes:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise CommandError(
-            f"{path} is no text in UTF-8, with the name of one class a line"
+            f"{path} is not a text in UTF-8, with the name of one class a line"
         ) from None
     return content
 

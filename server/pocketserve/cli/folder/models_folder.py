@@ -60,7 +60,7 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
         raise CommandError(
-            f"the models folder {folder} is no folder; "
+            f"the models folder {folder} is not a folder; "
             "name one with --models-dir FOLDER"
         )
     if locate(folder)[1] is not None:

@@ -26,7 +26,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Parse sizes such as ``1,3,224,224`` or ``1x3x224x224``; -1 is any.
 
     Raises:
-    argparse.ArgumentTypeError: they are invalid.
+        argparse.ArgumentTypeError: they are invalid.
     """
     sizes = text.replace("x", ",").split(",")
     try:

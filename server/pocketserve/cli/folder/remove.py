@@ -104,7 +104,7 @@ def files_of_model(entry: ModelEntry, folder: Path) -> list[Path]:
     """Return a model's folder, or its files.
 
     Raises:
-        CommandError: it is no model, only a file that looks like one.
+        CommandError: it is not a model, only a file that looks like one.
     """
     from pocketserve.repository.scan import Models
 
@@ -112,7 +112,7 @@ def files_of_model(entry: ModelEntry, folder: Path) -> list[Path]:
         return [entry.folder]
     if not entry.versions:
         raise CommandError(
-            f"{entry.name} is no model ({entry.problem}); delete the file itself"
+            f"{entry.name} is not a model ({entry.problem}); delete the file itself"
         )
     files = set(_files(entry))
     for other in Models(folder).values():

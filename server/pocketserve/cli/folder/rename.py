@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     moves = _moves(entry, folder, new)
     if not moves:
         raise CommandError(
-            f"{entry.name} is no model ({entry.problem}); rename the file itself"
+            f"{entry.name} is not a model ({entry.problem}); rename the file itself"
         )
     _rename_all(moves)
     print(printable(f"{options.old} is called {new} now."))

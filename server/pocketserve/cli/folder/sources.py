@@ -90,7 +90,7 @@ def take_path(request: AddRequest, stage: Stage, progress: Progress) -> FetchedM
     """Copy a file, folder or archive into a stage.
 
     Raises:
-        CommandError: it is no model, too large, or contains forbidden files.
+        CommandError: it is not a model, too large, or contains forbidden files.
     """
     path = Path(request.source)
     if path.is_dir():
@@ -108,7 +108,7 @@ def take_path(request: AddRequest, stage: Stage, progress: Progress) -> FetchedM
         if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", request.source):
             hint = f"; did you mean hf:{request.source}?"
         raise CommandError(
-            f"{request.source!r} is no file or folder, "
+            f"{request.source!r} is not a file or folder, "
             f"no https:// address and no hf:ORG/REPO{hint}"
         )
     check_room(request.folder, path.stat().st_size)
@@ -120,7 +120,7 @@ def take_address(request: AddRequest, stage: Stage, progress: Progress) -> Fetch
     """Fetch a file or zip archive into a stage.
 
     Raises:
-        CommandError: it can't be fetched, or is no model.
+        CommandError: it can't be fetched, or is not a model.
     """
     from pocketserve.cli.folder.download import (
         Download,
@@ -256,7 +256,7 @@ def _with_suffix(path: Path, file_name: str) -> str:
     if reason is not None:
         raise CommandError(reason[1])
     raise CommandError(
-        f"{file_name} is no model file of a known kind ({', '.join(SUFFIXES)})"
+        f"{file_name} is not a model file of a known kind ({', '.join(SUFFIXES)})"
     )
 
 

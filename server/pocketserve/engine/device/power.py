@@ -27,7 +27,7 @@ ASKED, BATTERY, HEAT = REASONS = ("asked", "battery", "heat")
 CHARGED_BY, COOLED_BY = 5.0, 3.0
 """Percent and °C beyond the limit at which a reason ends, so that it does not come and go."""
 
-LOOK_S, ASK_S, ASK_RARELY_S = 60.0, 300.0, 3600.0
+CHECK_INTERVAL_S, ASK_S, ASK_RARELY_S = 60.0, 300.0, 3600.0
 """Between two looks at files; between two calls of a program; at most, for one that fails again and again."""
 
 STALE_S = 1800.0  # a reading that is older says nothing any more
@@ -110,7 +110,7 @@ class PowerWatch:
             now = self._clock()
             if now < self._due:
                 return
-            self._due = now + LOOK_S
+            self._due = now + CHECK_INTERVAL_S
             battery = self._battery = self._battery or self._open_battery()
             if battery.tells_nothing:
                 self._due = math.inf  # a desktop: never again

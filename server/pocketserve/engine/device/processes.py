@@ -1,4 +1,4 @@
-"""Processes of others: parents, memory use and termination."""
+"""Other processes: parents, memory use and termination."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often requests look whether cores or power have changed; an idle server does not look
+CHECK_INTERVAL_S = 1.0
+"""Seconds between checks of cores and power; an idle server makes none."""
 
 
 class Reaper:
@@ -31,7 +32,7 @@ class Reaper:
         loader: ModelLoader,
         clock: Callable[[], float],
     ) -> None:
-        self.look_at = 0.0  # when a request that ends is to look at cores and power, by wake_if_due
+        self.next_check = 0.0  # of cores and power; see wake_if_due
         self._table = table
         self._watch = watch
         self._loader = loader
@@ -60,7 +61,7 @@ class Reaper:
             self._thread = thread
 
     def wake(self) -> None:
-        """Have it look now."""
+        """Wake the thread."""
         with self._table.changed:
             self._table.changed.notify_all()
 
@@ -75,8 +76,8 @@ class Reaper:
         if running.sequences is not None:
             upcoming = running.sequences.next_expiry()
         early = upcoming is not None and (self._wakes is None or upcoming < self._wakes)
-        if now >= self.look_at:
-            self.look_at = now + LOOK_S
+        if now >= self.next_check:
+            self.next_check = now + CHECK_INTERVAL_S
             early = early or self._watch.has_changed(now)
         if early:
             self._table.changed.notify_all()

@@ -30,7 +30,7 @@ class QueueEntry(Entry):
 
     Args:
         execute: called with :meth:`begin` when the request may run and no thread of its own submits it.
-        keeps_thread: the thread that ran it may run the next entry after it, of whichever request.
+        keeps_thread: the thread that ran this entry may also run the next one.
 
     Attributes:
         arrays: its inputs by the session's names; None for a request that must run alone.

@@ -133,7 +133,7 @@ def _facts(transcript: Transcript) -> Mapping[str, Any]:
 def _no_speech_model(handle: ModelHandle) -> ApiError:
     task = handle.model.task.name
     text = (
-        f"{handle.model.entry.name!r} is no speech model: its task is {task}; GET"
+        f"{handle.model.entry.name!r} is not a speech model: its task is {task}; GET"
         " /v2/models lists all models"
     )
     return ApiError(ErrorCode.INVALID_REQUEST, text)

@@ -271,5 +271,5 @@ class _WeightFiles:
 def _count(text: str) -> int:
     """Parse a byte count of external data."""
     if not re.fullmatch(r"[0-9]{1,19}", text):
-        raise DamagedFileError("the place of a tensor's weights is no number")
+        raise DamagedFileError("the place of a tensor's weights is not a number")
     return int(text)

@@ -52,17 +52,20 @@ _PATH_USERS = frozenset(
 
 
 class ForbiddenError(Exception):
-    """A SavedModel uses a forbidden operator; the text is its name."""
+    """A SavedModel does something forbidden; the text says what it is."""
 
 
 def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
-    """Raise ``ForbiddenError`` for graphs that do more than compute."""
+    """Raise ``ForbiddenError`` for graphs that do more than compute.
+
+    They may restore their own variables and read their own assets.
+    """
     try:
         for graph in graphs:
             _check_graph(graph)
     except RecursionError:
         raise ForbiddenError(
-            "the path of a file that it reads takes too many steps to follow"
+            "it computes a file's path in too many nested steps to check"
         ) from None
 
 

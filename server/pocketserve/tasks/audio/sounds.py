@@ -314,7 +314,7 @@ def _rate_array(spec: TensorSpec, rate: int) -> Array:
 
 
 def _unknown_kind(body: memoryview) -> ApiError:
-    """Return the error about a body that is no sound, or of an unsupported kind."""
+    """Return the error about a body that is not a sound, or of an unsupported kind."""
     from pocketserve.tasks.encoded import base64_hint  # late: only errors need it
 
     container = container_of(body)

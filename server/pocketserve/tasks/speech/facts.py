@@ -122,7 +122,7 @@ def _number(file: str, keys: Mapping[str, Any], name: str, low: int, high: int) 
 def _suppressed(keys: Mapping[str, Any], name: str, vocabulary: int) -> Array:
     values = keys.get(name) or []
     if not isinstance(values, list) or len(values) > MAX_SUPPRESSED:
-        raise _fault(GENERATION_CONFIG, name, "is no list of tokens")
+        raise _fault(GENERATION_CONFIG, name, "is not a list of tokens")
     for value in values:
         if type(value) is not int or not 0 <= value < vocabulary:
             raise _fault(

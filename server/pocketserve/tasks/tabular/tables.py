@@ -203,7 +203,7 @@ class Rows:
             if value is None:
                 has_comma = any(_COMMA.fullmatch(cell.strip()) for cell in line)
                 raise invalid_input(
-                    f"row {index}: feature {name!r:.80} is no number{POINT if has_comma else ''}"
+                    f"row {index}: feature {name!r:.80} is not a number{POINT if has_comma else ''}"
                 )
         return self._row(values, index)
 
@@ -408,9 +408,9 @@ def _advice(body: memoryview) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    """Parse a number; return NaN for a gap, None if it is no number.
+    """Parse a number; return NaN for an empty cell, None if it isn't a number.
 
-    Python parses ``1e400`` as infinity and accepts ``1_000``: neither is a number here.
+    Python parses ``1e400`` as infinity and accepts ``1_000``: both are rejected.
     """
     if not text:
         return math.nan

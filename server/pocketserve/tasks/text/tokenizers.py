@@ -391,7 +391,7 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:
 
 
 def _read_document(content: bytes) -> dict[str, Any]:
-    """Parse a ``tokenizer.json``; a document that is no mapping becomes an empty one."""
+    """Parse a ``tokenizer.json``; a document that is not a mapping becomes an empty one."""
     if len(content) > MAX_JSON_BYTES:
         raise _NeedsLibraryError("it is large")
     try:

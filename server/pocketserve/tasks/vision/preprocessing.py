@@ -280,7 +280,7 @@ def _rescale_factor(config: Mapping[str, Any]) -> float:
     """Return the factor of pixels.
 
     Raises:
-        ModelLoadError: the file's factor is no number above 0.
+        ModelLoadError: the file's factor is not a number above 0.
     """
     factor = config.get("rescale_factor")
     if factor is None:

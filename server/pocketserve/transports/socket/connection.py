@@ -364,7 +364,10 @@ class Connection:
         )
 
     def _half_close(self) -> None:
-        """Finish requests in progress: the peer sends nothing more."""
+        """Finish the requests of a peer that has closed its sending side, then close.
+
+        A peer that stopped within a frame is cut off.
+        """
         mid_frame = self._reader.decoder.mid_frame
         self._reader.drop()
         if mid_frame:
@@ -373,9 +376,8 @@ class Connection:
             if self._state in (ConnectionState.ENDING, _CLOSED):
                 return None
             self._state = ConnectionState.HALF_CLOSED
-            self._server.event_loop.disarm(
-                self.descriptor
-            )  # and hear of it when the rest breaks
+            # From now on it reports only that the connection broke.
+            self._server.event_loop.disarm(self.descriptor)
             ends = self._may_end()
             self._set_gone_check()
         if ends:

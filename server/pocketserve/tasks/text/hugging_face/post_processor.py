@@ -61,7 +61,7 @@ def _only_processor(processor: object) -> tuple[str, Mapping[str, Any]]:
         raise UnsupportedProcessorError(f"post_processor.type = {str(kind)!r:.60}")
     inner = processor.get("processors")
     if not isinstance(inner, list) or len(inner) > MAX_PARTS:
-        raise UnsupportedProcessorError("post_processor.processors is no list")
+        raise UnsupportedProcessorError("post_processor.processors is not a list")
     adding = [part for part in inner if not _is_byte_level(part)]
     if len(adding) > 1:
         raise UnsupportedProcessorError(

@@ -58,7 +58,7 @@ def _read_prompts(listed: object) -> dict[str, str]:
     for name, text in listed.items():
         if not isinstance(text, str) or len(text) > MAX_PROMPT_CHARS:
             raise MetadataError(
-                f"{SENTENCE_CONFIG}: prompt {name!r:.60} is no text, or too long"
+                f"{SENTENCE_CONFIG}: prompt {name!r:.60} is not a text, or too long"
             )
         prompts[name] = text
     return prompts
