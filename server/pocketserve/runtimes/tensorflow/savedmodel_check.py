@@ -52,7 +52,7 @@ _PATH_USERS = frozenset(
 
 
 class ForbiddenError(Exception):
-    """A SavedModel does something forbidden; the text says what it is."""
+    """A SavedModel does something forbidden, which the text names."""
 
 
 def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
