@@ -192,7 +192,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
         Requests of closed connections that still wait for a thread count, too.
         """
-        waiting: int = self.task_dispatcher.waiting
+        waiting: int = -self.task_dispatcher.spare
         return max(len(self.active_channels), waiting) >= self._max_connections
 
     def handle_accept(self) -> None:

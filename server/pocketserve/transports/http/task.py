@@ -169,31 +169,26 @@ class GrowingDispatcher:
         self._tasks: SimpleQueue[Channel | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._spare = 0  # idle threads, less the tasks that wait for one
+        self.spare = 0  # idle threads, less the requests that wait for one
         with self._lock:
             self._start_thread()
 
     def add_task(self, task: Channel) -> None:
         """Run a connection's next request on some thread soon."""
         with self._lock:
-            self._spare -= 1
-            if self._spare < 0 and len(self._threads) < self._max_threads:
+            self.spare -= 1
+            if self.spare < 0 and len(self._threads) < self._max_threads:
                 # Without a free thread in the system, the others do the work.
                 with contextlib.suppress(RuntimeError):
                     self._start_thread()
         self._tasks.put(task)
-
-    @property
-    def waiting(self) -> int:
-        """Return how many requests wait for a thread."""
-        return max(0, -self._spare)
 
     def _start_thread(self) -> None:
         name = f"waitress-{len(self._threads)}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-        self._spare += 1
+        self.spare += 1
 
     def _work(self) -> None:
         while True:
@@ -206,7 +201,7 @@ class GrowingDispatcher:
                 log.exception("unexpected error while answering a request")
             task = None  # an idle thread keeps no connection
             with self._lock:
-                self._spare += 1
+                self.spare += 1
 
     def shutdown(self, cancel_pending: bool = True, timeout: float = 5) -> bool:
         """End all threads; cancel the tasks that wait.
