@@ -492,6 +492,23 @@ def test_a_named_folder_has_priority_over_the_working_directory(
     assert "digits" in run("inspect", "digits", "--models-dir", MODELS)
 
 
+def test_a_models_folder_with_two_dots_in_its_path(run, tmp_path, monkeypatch):
+    """Labels and other files beside the model are found there, too."""
+    folder = tmp_path / "models" / "m"
+    folder.mkdir(parents=True)
+    shutil.copy(MODELS / "digits" / "digits.tflite", folder)
+    names = [f"digit {number}" for number in range(10)]
+    (folder / "labels.txt").write_text("\n".join(names))
+    (folder / "model.toml").write_text(
+        'task = "image-classification"\n[image]\nmean = [0.0]\nstd = [255.0]\n'
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    seven = MODELS / "digits" / "samples" / "7.png"
+    words = ["predict", "m", seven, "--local", "--models-dir", "../models"]
+    assert "digit 7" in run(*words)
+
+
 def test_predict_without_a_server(run, tmp_path):
     by_name = json.loads(run("predict", "digits", SEVEN, "--local", "--json"))
     assert by_name["predictions"][0]["label"] == "7"

@@ -131,14 +131,6 @@ def _read(response: requests.Response, max_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _bounded_pool(
-    pool: type[HTTPConnectionPool], connection: type, exchange: ExchangeLimits
-) -> type[HTTPConnectionPool]:
-    """Return a pool class that opens bounded connections."""
-    bounded = _bounded(connection, exchange)
-    return type(pool.__name__, (pool,), {"ConnectionCls": bounded})
-
-
 class _BoundedAdapter(HTTPAdapter):
     """Opens the bounded connections for ``requests``."""
 

@@ -6,7 +6,6 @@ import ast
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,7 +147,7 @@ class ModelFacts:
             f"{name} is read, but counts for no verdict"
         )
         for folder in folders_of(self.entry, self.version):
-            path = os.path.normpath(os.path.join(folder, name))
+            path = str(folder / name)  # keeps "..", as the paths of the scan do
             if path in self._side_files:
                 return self._side_files[path]
         return None

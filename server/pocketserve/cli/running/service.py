@@ -55,12 +55,20 @@ def run(options: argparse.Namespace) -> int:
     kinds = [each for each in SUPERVISORS if options.kind in (None, each.kind)]
     if options.action == "install":
         if options.kind is None:
-            kinds = [each for each in kinds if each.is_here()]
+            kinds = _first_here(kinds)
         return _install_first(kinds, options)
     installed = [each for each in kinds if _own_files(each)]
     if options.action == "status":
         return _show(installed, options.json)
     return _remove(installed)
+
+
+def _first_here(kinds: list[Supervisor]) -> list[Supervisor]:
+    """Return the first supervisor of this machine; asking each takes a process."""
+    for kind in kinds:
+        if kind.is_here():
+            return [kind]
+    return []
 
 
 def _install_first(kinds: list[Supervisor], options: argparse.Namespace) -> int:

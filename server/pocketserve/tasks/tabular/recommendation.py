@@ -141,6 +141,7 @@ class Recommendation:
             excluded |= context
         names = self._labels.in_language(options.language)
         top_k = TOP_K if options.top_k is None else options.top_k
+        threshold = -np.inf if options.threshold is None else options.threshold
         entries: Answer = []
         for position in np.argsort(-row, kind="stable"):
             if len(entries) >= top_k:
@@ -148,7 +149,7 @@ class Recommendation:
             item, score = int(items[position]), float(row[position])
             if item in excluded:
                 continue
-            if options.threshold is None or score >= options.threshold:
+            if score >= threshold:  # not NaN
                 label = label_of(names, item)
                 entries.append({"label": label, "index": item, "score": score})
         return entries

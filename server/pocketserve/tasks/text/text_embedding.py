@@ -148,10 +148,10 @@ class TextEmbedding:
         similarity = SIMILARITIES[self._prompts.similarity]
         scores = [similarity(query, vector) for vector in vectors]
         order = np.argsort([-score for score in scores], kind="stable")
-        threshold = options.threshold
+        threshold = -np.inf if options.threshold is None else options.threshold
         entries: Answer = []
         for index in order[: options.top_k]:
-            if threshold is None or scores[index] >= threshold:
+            if scores[index] >= threshold:  # not NaN
                 entries.append({"index": int(index), "score": scores[index]})
         return entries
 

@@ -51,6 +51,7 @@ PICTURE_PARAMETERS = (
 """Those of every task on pictures."""
 
 
+# Descriptions of options.
 _FITS = {
     "crop": "cropped to its middle and scaled",
     "letterbox": "scaled to fit between bars",
@@ -59,7 +60,6 @@ _INVERSIONS = {
     "always": ", inverted",
     "auto": ", inverted where the border is light",
 }
-"""Descriptions of options."""
 
 
 class PictureInput:

@@ -73,7 +73,7 @@ class MergedAnswers:
         self._scores: dict[str, float] = {}
 
     def add(self, start: int, end: int, score: float) -> None:
-        """Add an answer; the first of equal texts gives the place."""
+        """Add an answer; of equal texts, the first one's position counts."""
         key = self._text[start:end].lower()
         self._spans.setdefault(key, (start, end))
         self._scores[key] = self._scores.get(key, 0.0) + score
