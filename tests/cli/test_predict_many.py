@@ -202,7 +202,7 @@ def test_save_pictures_of_the_answers(
     [
         (["{tmp}/photos/7.png", "5.1"], "'5.1' is not a file, folder or address"),
         (["{tmp}/empty"], "empty' has no files"),
-        (["{tmp}/nowhere"], "nowhere' is no regular file"),
+        (["{tmp}/nowhere"], "nowhere' is not a regular file"),
         (["{tmp}/none.*"], "no file matches '"),
         ([""], "the input is empty"),
     ],

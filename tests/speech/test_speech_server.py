@@ -209,7 +209,7 @@ def test_chats_with_a_speech_model_are_refused(speech_server: Server) -> None:
     request = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
     answer = speech_server.call("POST", "/v1/chat/completions", json=request)
     assert answer.status_code == 400
-    assert "no language model" in answer.json()["error"]["message"]
+    assert "not a language model" in answer.json()["error"]["message"]
 
 
 def test_as_tensors_a_model_is_its_encoder(speech_server: Server) -> None:

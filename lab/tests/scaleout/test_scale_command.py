@@ -75,6 +75,6 @@ def test_numbers_of_replicas_are_validated(
     with pytest.raises(SystemExit) as end:
         main(["scale", str(MODELS), f"--replicas={text}"])
     assert end.value.code == 2
-    assert "no number of replicas such as 2 or 1..4" in " ".join(
+    assert "not a number of replicas such as 2 or 1..4" in " ".join(
         capsys.readouterr().err.split()
     )
