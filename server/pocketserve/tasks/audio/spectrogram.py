@@ -53,7 +53,7 @@ class Spectrogram:
         return 1 + max(0, samples - self._frame) // self.options.hop_length
 
     def samples(self, frames: int) -> int:
-        """Return the fewest samples that give ``frames`` frames."""
+        """Return the fewest samples, at least 1, that give ``frames`` frames or more."""
         last = self._frame % 2 if self.options.center else self._frame
         return max(1, (frames - 1) * self.options.hop_length + last)
 
