@@ -82,6 +82,11 @@ class ApiRequest:
     client_id: str = ""
     model: str = ""
 
+    @property
+    def check_parts(self) -> Callable[[], None] | None:
+        """Return the check whether the client still takes parts; None without parts."""
+        return None if self.parts is None else self.parts.check
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class ApiResponse:

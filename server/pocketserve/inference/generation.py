@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing
 from pocketserve.inference.embeddings import embed_texts
+from pocketserve.inference.operations import answer_end, check_client, wrong_model
 from pocketserve.inference.payload import GenerationPayload, Prediction, RawPayload
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.llm.client import (
@@ -94,7 +94,7 @@ class GenerationOperation:
         self._options = options
         session = handle.model.sessions[0]
         if not isinstance(session, LlmSession):
-            raise _no_language_model(handle)
+            raise wrong_model(handle, "language model")
         self._is_raw = isinstance(payload, RawPayload)
         if isinstance(payload, RawPayload):
             payload = _chat_of(payload, session)
@@ -108,7 +108,7 @@ class GenerationOperation:
             ApiError: for every fault of the request or of the engine.
         """
         payload = self._payload
-        deadline = self._deadline(session)
+        deadline = answer_end(session.options.timeout, payload.deadline)
         self._check()  # the client may have left while the request was in the queue
         try:
             if payload.path == EMBEDDINGS:
@@ -148,13 +148,6 @@ class GenerationOperation:
             per_input=[predictions],
         )
 
-    def _deadline(self, session: LlmSession) -> float:
-        """Return the monotonic time by which the answer must be complete."""
-        deadline = time.monotonic() + session.options.timeout
-        if self._payload.deadline is not None:
-            deadline = min(deadline, self._payload.deadline)
-        return deadline
-
     def _embed(self, session: LlmSession, deadline: float) -> Mapping[str, Any]:
         def ask(text: str) -> Any:
             return session.ask(EMBEDDINGS, {"input": text}, deadline)
@@ -162,11 +155,7 @@ class GenerationOperation:
         return embed_texts(ask, self._payload.body["input"], self._check)
 
     def _check(self) -> None:
-        """Raise if the client has given up or gone."""
-        if self._options.cancellation is not None:
-            self._options.cancellation.check()
-        if self._payload.on_wait is not None:
-            self._payload.on_wait()
+        check_client(self._options, self._payload.on_wait)
 
     def _generate(
         self, session: LlmSession, deadline: float
@@ -246,15 +235,6 @@ def _check_kind(
             " /v1/completions"
         )
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
-
-
-def _no_language_model(handle: ModelHandle) -> ApiError:
-    task = handle.model.task.name
-    text = (
-        f"{handle.model.entry.name!r} is not a language model: its task is {task}; GET"
-        " /v2/models lists all models"
-    )
-    return ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
 def _refusal(error: EngineError) -> ApiError:

@@ -43,8 +43,7 @@ def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
     model, texts = fields["model"], fields["input"]
     waiting = waiting_parameters(request)
     deadline = answer_deadline(request, waiting)
-    check = None if request.parts is None else request.parts.check
-    payload = _payload(service, model, texts, deadline, check)
+    payload = _payload(service, model, texts, deadline, request.check_parts)
     return inference_call(
         service,
         request_of_model(request, model),

@@ -75,7 +75,7 @@ def _generate(
         body,
         on_event=partial(_send, request, bool(body.get("stream")), answer),
         deadline=answer_deadline(request, waiting),
-        on_wait=None if request.parts is None else request.parts.check,
+        on_wait=request.check_parts,
     )
     of_model = request_of_model(request, fields["model"])
     return inference_call(service, of_model, payload, waiting, answer.respond)

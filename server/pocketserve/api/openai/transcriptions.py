@@ -88,7 +88,7 @@ def _call(service: Service, request: ApiRequest, task: str) -> InferenceCall:
         RawPayload(form.sound, options, hints),
         on_segment=partial(_send, request, answer),
         deadline=answer_deadline(request, waiting),
-        on_wait=None if request.parts is None else request.parts.check,
+        on_wait=request.check_parts,
     )
     of_model = request_of_model(request, form.model)
     return inference_call(service, of_model, payload, waiting, answer.respond)

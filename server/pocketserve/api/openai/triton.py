@@ -78,7 +78,7 @@ def _call(
         body,
         on_event=send,
         deadline=answer_deadline(request, waiting),
-        on_wait=None if request.parts is None else request.parts.check,
+        on_wait=request.check_parts,
     )
     respond = partial(_end_stream if streams else _respond, head)
     return inference_call(service, request, payload, waiting, respond)

@@ -10,6 +10,7 @@ from typing import Any
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing
+from pocketserve.inference.operations import answer_end, check_client, wrong_model
 from pocketserve.inference.payload import (
     NO_TIMING,
     Prediction,
@@ -59,7 +60,7 @@ class TranscriptionOperation(TaskOperation):
     ) -> None:
         task = handle.model.task
         if not isinstance(task, SpeechToText):
-            raise _no_speech_model(handle)
+            raise wrong_model(handle, "speech model")
         self._task = task
         self._is_whole = isinstance(payload, TranscriptionPayload)
         if isinstance(payload, RawPayload):
@@ -72,7 +73,8 @@ class TranscriptionOperation(TaskOperation):
         """Transcribe each sound."""
         self.prepare_deferred()
         options = self._task.read_options(self._answer_options.values)
-        check = partial(self._check, self._deadline())
+        end = answer_end(self._task.options.timeout, self._speech.deadline)
+        check = partial(self._check, end)
         transcripts = []
         for item in self._inputs:
             transcripts.append(
@@ -81,12 +83,6 @@ class TranscriptionOperation(TaskOperation):
                 )
             )
         return transcripts
-
-    def _deadline(self) -> float:
-        deadline: float = time.monotonic() + self._task.options.timeout
-        if self._speech.deadline is not None:
-            deadline = min(deadline, self._speech.deadline)
-        return deadline
 
     def _read_sources(self) -> Sequence[RawInput]:
         if self._is_whole:
@@ -108,13 +104,10 @@ class TranscriptionOperation(TaskOperation):
             append_values(extras, _facts(transcript))
         return self._prediction(numbered(per_input), extras, None, per_input)
 
-    def _check(self, deadline: float) -> None:
+    def _check(self, end: float) -> None:
         """Raise if the client has given up or gone, or the time is over."""
-        if self._options.cancellation is not None:
-            self._options.cancellation.check()
-        if self._speech.on_wait is not None:
-            self._speech.on_wait()
-        if time.monotonic() > deadline:
+        check_client(self._options, self._speech.on_wait)
+        if time.monotonic() > end:
             raise ApiError(
                 ErrorCode.DEADLINE_EXCEEDED,
                 "the transcript took longer than its time limit; send the sound in"
@@ -128,12 +121,3 @@ def _facts(transcript: Transcript) -> Mapping[str, Any]:
         "language": transcript.language,
         "duration": round(transcript.seconds, DURATION_DECIMALS),
     }
-
-
-def _no_speech_model(handle: ModelHandle) -> ApiError:
-    task = handle.model.task.name
-    text = (
-        f"{handle.model.entry.name!r} is not a speech model: its task is {task}; GET"
-        " /v2/models lists all models"
-    )
-    return ApiError(ErrorCode.INVALID_REQUEST, text)

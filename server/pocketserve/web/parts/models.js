@@ -202,8 +202,13 @@ function actionButton(model, action) {
 export async function loadIfUnloaded(name) {
   const model = models.list?.find((each) => each.name === name);
   if (!model?.versions.some(isStopped)) return;
-  await askJson("POST", `/v2/repository/models/${encodeURIComponent(name)}/load`, "{}", { json: true });
+  await askRepository(name, "load", {});
   await refreshModels();
+}
+
+function askRepository(name, action, content) {
+  const path = `/v2/repository/models/${encodeURIComponent(name)}/${action}`;
+  return askJson("POST", path, JSON.stringify(content), { json: true });
 }
 
 async function act(name, action) {
@@ -211,9 +216,8 @@ async function act(name, action) {
   delete models.faults[name];
   update();
   const release = action === "release" ? { parameters: { release: true } } : {};
-  const path = `/v2/repository/models/${encodeURIComponent(name)}/${action === "unload" ? "unload" : "load"}`;
   try {
-    await askJson("POST", path, JSON.stringify(release), { json: true });
+    await askRepository(name, action === "unload" ? "unload" : "load", release);
     say(t(`done.${action}`, { name }));
   } catch (failure) {
     models.faults[name] = failure;
