@@ -48,6 +48,15 @@ def launch(playwright: Playwright, *arguments: str) -> Browser:
     )
 
 
+def started_chromium() -> Iterator[Browser]:
+    """Yield a Chromium of its own, as the body of a fixture."""
+    api = pytest.importorskip("playwright.sync_api", reason="drives the browser")
+    with api.sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
 @contextmanager
 def pages(
     contents: Mapping[str, tuple[str, str]], port: int = 0

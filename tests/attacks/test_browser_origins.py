@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browsing import launch, pages
+from browsing import pages, started_chromium
 from conftest import MODELS, StartServer
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ ENTER = """async ([target, ticket]) => {
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api", reason="drives the browser")
-    with api.sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
+    yield from started_chromium()
 
 
 def ask(browser: Browser, address: str, script: str, *arguments: str) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser_tool import tool
-from browsing import LIMIT_MS, launch, pages
+from browsing import LIMIT_MS, pages, started_chromium
 from conftest import MODELS, ROOT, StartServer
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ USE = """async ([url, token, sample]) => {
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api", reason="drives the browser")
-    with api.sync_playwright() as playwright:
-        launched = launch(playwright)
-        yield launched
-        launched.close()
+    yield from started_chromium()
 
 
 def test_client_in_a_page_of_another_origin(

@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import { after, test } from "node:test";
 
 import { Client, ProtocolError, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
+import { failure } from "./failure.js";
 
 const servers = [];
 after(() => {
@@ -36,15 +37,6 @@ function stream(...events) {
 
 function piece(content, more = {}) {
   return { choices: [{ index: 0, delta: { content }, ...more }] };
-}
-
-async function failure(call) {
-  try {
-    await call;
-  } catch (error) {
-    return error;
-  }
-  throw new assert.AssertionError({ message: "the call did not fail" });
 }
 
 test("nobody listens", async () => {

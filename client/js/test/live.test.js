@@ -5,20 +5,11 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { Client, ProtocolError, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
+import { failure } from "./failure.js";
 
 const { POCKETSERVE_URL: url, POCKETSERVE_TOKEN: token, SAMPLES: samples } = process.env;
 const client = new Client({ url, token });
 const seven = await readFile(join(samples, "7.png"));
-
-/** Return the error that a call fails with. */
-async function failure(call) {
-  try {
-    await call;
-  } catch (error) {
-    return error;
-  }
-  throw new assert.AssertionError({ message: "the call did not fail" });
-}
 
 test("the server and its models", async () => {
   assert.equal(await client.isReady(), true);
