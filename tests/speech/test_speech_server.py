@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from conftest import Server, start_server
+from pocketserve_client import Client
+from pocketserve_client.transport import Request
 from pocketserve_wire.frames import Extension
 from sounds import wav
 from whisper_files import TEXT, TinyWhisper
@@ -131,6 +133,20 @@ def test_a_stream_has_one_event_per_segment(speech_server: Server) -> None:
     assert len(deltas) == 2
     end = {"type": "transcript.text.done", "text": "".join(deltas)}
     assert events[-1] == end
+
+
+def test_both_transports_stream_the_same_events(speech_server: Server) -> None:
+    body = form({"model": "tiny", "file": speech(4), "stream": "true"})
+    kind = f"multipart/form-data; boundary={BOUNDARY}"
+    request = Request("POST", PATH, [body], len(body), content_type=kind)
+    streams = []
+    for url in (speech_server.url, f"socket://127.0.0.1:{speech_server.socket_port}"):
+        with Client(url, speech_server.token) as client:
+            lines = client._sender.stream(request)
+            streams.append([bytes(line) for line in lines])
+    over_http, over_socket = streams
+    assert over_http == over_socket
+    assert over_http[-2] == b"data: [DONE]\n"
 
 
 def test_silence_has_no_text(speech_server: Server) -> None:
