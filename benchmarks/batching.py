@@ -142,9 +142,8 @@ def _under_load(
     seconds, rounds = (0.2, 2) if effort is QUICK else (0.8, 5)
     rates: dict[str, list[float]] = {way: [] for way in opened}
     for way in opened:
-        closed_loop(
-            opened[way], seconds
-        )  # the first batches are compared with single runs
+        # The first batches are compared with single runs.
+        closed_loop(opened[way], seconds)
     before = _runs(servers["together"], model)
     for _ in range(rounds):
         for way, each in opened.items():

@@ -314,9 +314,8 @@ def module(
         [python, "-m", f"benchmarks.servers.{name}", *arguments], core
     ) as child:
         assert child.stdout is not None
-        for line in iter(
-            child.stdout.readline, b""
-        ):  # some peers log to standard output too
+        # Some peers log to standard output too.
+        for line in iter(child.stdout.readline, b""):
             if line.strip().isdigit():
                 break
         else:

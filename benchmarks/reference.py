@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 CLASSES = 1001
-PHOTO = (
-    3 * 224 * 224 // 4
-)  # 150,528 B: a picture of 224 x 224 x 3 bytes, carried as FP32
+# 150,528 B: a picture of 224 x 224 x 3 bytes, carried as FP32.
+PHOTO = 3 * 224 * 224 // 4
 SMALL = 16
 SIZES = {
     f"echo-{4 * count}": count

@@ -55,9 +55,8 @@ def interleave(
             began = time.perf_counter()
             call()
             samples[name].append((time.perf_counter() - began) * 1e6)
-        turns = (
-            turns[1:] + turns[:1]
-        )  # so that no side always follows the same other one
+        # So that no side always follows the same other one.
+        turns = turns[1:] + turns[:1]
         done += 1
     return samples
 

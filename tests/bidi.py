@@ -27,9 +27,10 @@ class Session:
     """A session that delivers events while a command waits for its answer."""
 
     def __init__(self, address: str) -> None:
+        # Late, because tests without a browser are collected without it.
         from websockets.sync.client import (
             connect,
-        )  # late, because tests without a browser are collected without it
+        )
 
         self._open = ExitStack()
         opening = connect(

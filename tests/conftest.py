@@ -26,9 +26,8 @@ CALL_TIMEOUT_S = 300.0
 disk.
 """
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
-os.environ.pop(
-    "COLUMNS", None
-)  # readline sets it in the processes of pytest-xdist, which have no terminal
+# Readline sets it in the processes of pytest-xdist, which have no terminal.
+os.environ.pop("COLUMNS", None)
 
 __all__ = ["MODELS", "ROOT", "STATE", "find_assets", "find_hostile"]
 

@@ -125,9 +125,8 @@ def install(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as event_loop:
         event_loop.connect(path)
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(
-            38, 1, 0, 0, 0
-        ):  # PR_SET_NO_NEW_PRIVS, without which only root may
+        # PR_SET_NO_NEW_PRIVS, without which only root may.
+        if libc.prctl(38, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
         # A pointer is two words: sendto has no address if both are 0. Offsets of struct
         # seccomp_data.
@@ -146,9 +145,8 @@ def install(path: str) -> None:
             b"".join(struct.pack("=HBBI", *step) for step in steps)
         )
         program = struct.pack("@HP", len(steps), ctypes.addressof(code))
-        notifier = libc.syscall(
-            seccomp, 1, 1 << 3, program
-        )  # SECCOMP_SET_MODE_FILTER, FILTER_FLAG_NEW_LISTENER
+        # SECCOMP_SET_MODE_FILTER, FILTER_FLAG_NEW_LISTENER.
+        notifier = libc.syscall(seccomp, 1, 1 << 3, program)
         if notifier < 0:
             raise OSError(ctypes.get_errno(), "seccomp")
         socket.send_fds(event_loop, [b"."], [notifier])

@@ -180,6 +180,7 @@ def rotated(
     """Return a file whose pixels are rotated, with the orientation in EXIF."""
     from PIL import Image
 
+    # Pillow's transpositions that undo each orientation.
     back = {
         2: 0,
         3: 3,
@@ -188,7 +189,7 @@ def rotated(
         6: 2,
         7: 6,
         8: 4,
-    }  # Pillow's transpositions that undo each orientation
+    }
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = (

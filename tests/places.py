@@ -12,9 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 _VARIABLE = "POCKETSERVE_TEST_STATE"
-if (
-    _VARIABLE not in os.environ
-):  # the other processes of a run inherit it from the first one
+# The other processes of a run inherit it from the first one.
+if _VARIABLE not in os.environ:
     os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="pocketserve-tests-")
     atexit.register(shutil.rmtree, os.environ[_VARIABLE], ignore_errors=True)
 STATE = Path(os.environ[_VARIABLE])

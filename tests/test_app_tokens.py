@@ -99,9 +99,8 @@ def test_a_token_is_valid_from_its_creation_until_it_expires(path, tokens, time)
     assert found(tokens, "x" * 86) is None
     assert found(tokens, "") is None
     time.wall = NOW - 1
-    assert (
-        found(AppTokens(path, lambda: time.wall, lambda: 0.0), token) is None
-    )  # the clock is behind
+    # The clock is behind.
+    assert found(AppTokens(path, lambda: time.wall, lambda: 0.0), token) is None
     time.wall = NOW
     time.pass_by(DAY - 1)
     assert found(tokens, token) == "camera"
@@ -297,16 +296,16 @@ def test_an_apps_token_opens_the_server_until_it_is_revoked(new_server, transpor
     assert new.returncode == 0
     assert token
     with Client(address, token) as client, Client(address, server.token) as owner:
-        while refused(
-            client
-        ):  # for a second at most, because the file is checked that often
+        # For a second at most, because the file is checked that often.
+        while refused(client):
             assert server.process.poll() is None
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        # Would give it the other one.
         for call in (
             client.open_pairing,
             client.close_pairing,
             client.pairing_state,
-        ):  # would give it the other one
+        ):
             with pytest.raises(ServerError, match="installation's own token"):
                 call()
         assert owner.pairing_state() == "closed"

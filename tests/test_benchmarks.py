@@ -381,9 +381,8 @@ def test_wake_ups_of_ended_threads_still_count():
 
 
 def test_only_a_silent_side_is_given_up():
-    everywhere = Side(
-        os.getpid(), lambda model: None
-    )  # one process for both, so that neither is blocked
+    # One process for both, so that neither is blocked.
+    everywhere = Side(os.getpid(), lambda model: None)
     asked: list[str] = []
 
     def measure(name: str, side: Side, effort: Effort) -> list[float]:

@@ -72,9 +72,8 @@ def reader_environment(
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "POCKETSERVE_URL": running.url,
         "POCKETSERVE_TOKEN_FILE": str(folder / "token"),
-        "POCKETSERVE_STATE_DIR": str(
-            folder / "state"
-        ),  # `bench --tune` writes there, and not into a user's home
+        # `bench --tune` writes there, and not into a user's home.
+        "POCKETSERVE_STATE_DIR": str(folder / "state"),
     }
     yield running, environment
     assert running.stop() == 0

@@ -362,9 +362,8 @@ def imports_by_module(*, into_functions: bool) -> dict[str, set[str]]:
             if isinstance(node, ast.ImportFrom) and all(
                 name in ours for name in named[1:]
             ):
-                del named[
-                    0
-                ]  # ``from package import module`` doesn't use the package itself
+                # ``from package import module`` doesn't use the package itself.
+                del named[0]
             graph[module].update(name for name in named if name in ours)
     return graph
 

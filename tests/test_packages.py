@@ -40,11 +40,12 @@ def test_the_image_is_complete_and_runs_without_root() -> None:
         name.removeprefix("POCKETSERVE_").lower() for name in container_settings()
     } <= set(SETTINGS)
     volumes = json.loads(re.findall(r"^VOLUME (.*)$", CONTAINER, re.MULTILINE)[0])
+    # Files that must outlive a container are in a volume.
     for name in (
         "MODELS_DIR",
         "STATE_DIR",
         "TOKEN_FILE",
-    ):  # files that must outlive a container are in a volume
+    ):
         assert any(
             Path(container_settings()[f"POCKETSERVE_{name}"]).is_relative_to(volume)
             for volume in volumes

@@ -395,9 +395,8 @@ def _check_autostart(termux: Termux, clone: Path) -> None:
         models = json.loads((termux.base / "ready.json").read_text())["models_dir"]
         assert models == str(termux.home / "models")
     termux.run(f"sh {boot}")
-    assert (
-        "profile" in termux.calls
-    )  # the service is enabled, and its supervisor starts it
+    # The service is enabled, and its supervisor starts it.
+    assert "profile" in termux.calls
     shutil.rmtree(service)
     with termux.server(f"sh {boot}"):
         assert reads_the_seven(termux.run(ASK, clone))

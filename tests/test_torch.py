@@ -600,9 +600,8 @@ def test_bfloat16_is_passed_as_bits(opened: Open) -> None:
     assert session.outputs == (TensorSpec("output_0", "BF16", (-1, 3)),)
     bits = session.run({"x": ROWS})["output_0"]
     assert bits.dtype == np.uint16
-    np.testing.assert_array_equal(
-        (bits.astype(np.uint32) << 16).view(np.float32), ROWS
-    )  # few bits: nothing is lost
+    # Few bits: nothing is lost.
+    np.testing.assert_array_equal((bits.astype(np.uint32) << 16).view(np.float32), ROWS)
     there = TensorSpec("x", "BF16", (-1, 3))
     np.testing.assert_array_equal(
         opened(returning("x.float()"), inputs=(there,)).run({"x": bits})["output_0"],

@@ -342,9 +342,8 @@ def test_exactly_the_hashed_bytes_run(tmp_path: Path) -> None:
     assert cached.is_file()
     stamp = file.stat()
     file.write_text("x = 4\n")
-    os.utime(
-        file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns)
-    )  # the cache looks as if it were of this file
+    # The cache looks as if it were of this file.
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     assert run_file(file, trusted(file)).x == 4
 
 

@@ -245,6 +245,7 @@ def test_objects_on_a_rotated_photo_are_found(
     ask: Any, assets: Path, orientation: int
 ) -> None:
     """Boxes are those of the upright picture."""
+    # Pillow's transpositions that undo each orientation.
     back = {
         2: 0,
         3: 3,
@@ -253,7 +254,7 @@ def test_objects_on_a_rotated_photo_are_found(
         6: 2,
         7: 6,
         8: 4,
-    }  # Pillow's transpositions that undo each orientation
+    }
     with Image.open(assets / "inputs" / "images" / "cats_and_dogs.jpg") as photo:
         stored = (
             photo.copy()

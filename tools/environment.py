@@ -63,9 +63,8 @@ ENVIRONMENTS = {
             "dev",
             "conformance",
         ),
-        also=(
-            "torch==2.13.0",
-        ),  # named here too, since executorch would install a build with gigabytes of CUDA
+        # Named here too, since executorch would install a build with gigabytes of CUDA.
+        also=("torch==2.13.0",),
         npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
     ),
     # Only the older package needs NumPy 1.
@@ -185,13 +184,14 @@ ENVIRONMENTS = {
     "torchserve": Environment(
         ".bench/torchserve",
         (),
+        # The last two it forgets.
         also=(
             "torch==2.13.0",
             "torchserve==0.12.0",
             "numpy==2.4.6",
             "psutil",
             "pyyaml",
-        ),  # the last two it forgets
+        ),
         project=False,
     ),
 }

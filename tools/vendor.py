@@ -108,9 +108,8 @@ def _unpack(archive: Path, files: dict[str, str], folder: Path) -> None:
     with tarfile.open(archive) as opened:
         for source, name in files.items():
             member = opened.extractfile(f"package/{source}")
-            assert (
-                member is not None
-            )  # a folder or link, which the pinned archive doesn't have here
+            # A folder or link, which the pinned archive doesn't have here.
+            assert member is not None
             (folder / name).write_bytes(member.read())
 
 

@@ -52,18 +52,16 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        values = [
-            json.loads(line) for line in lines if line.endswith("}")
-        ]  # the last one may have been cut off
+        # The last one may have been cut off.
+        values = [json.loads(line) for line in lines if line.endswith("}")]
         self.architectures = [
             Architecture(**value) for value in values if "path" not in value
         ]
         self.conversions = {
             (value["name"], value["path"]): value for value in values if "path" in value
         }
-        if len(lines) > len(self.architectures) + len(
-            self.conversions
-        ):  # one was cut off, or replaced by a later one
+        # One was cut off, or replaced by a later one.
+        if len(lines) > len(self.architectures) + len(self.conversions):
             self._rewrite()
 
     def add_architectures(self, architectures: Iterable[Architecture]) -> None:

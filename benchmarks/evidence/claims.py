@@ -285,9 +285,8 @@ def _converting_gains(evidence: Evidence) -> Iterator[Finding]:
             if "-" in version or version in ("torch", "keras"):
                 continue
             ratio = speed(versions, version, base)
-            if (
-                ratio.low is None
-            ):  # too few turns to tell a gain from chance: evidence for neither side
+            # Too few turns to tell a gain from chance: evidence for neither side.
+            if ratio.low is None:
                 continue
             share = versions[version]["file_bytes"] / versions[base]["file_bytes"]
             text = f"{times(ratio)} as fast, {share:.2f} of the file"

@@ -55,8 +55,9 @@ def main(address: str, what: str) -> None:
 
 
 if __name__ == "__main__":
+    # By name, so that the replicas can import the class.
     from benchmarks.servers import (
         ray_bare,
-    )  # by name, so that the replicas can import the class
+    )
 
     ray_bare.main(sys.argv[1], sys.argv[2])

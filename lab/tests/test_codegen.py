@@ -340,9 +340,8 @@ def test_the_fingerprint_depends_on_the_interface_only(live: Server) -> None:
         assert client.model_interface("other")["fingerprint"] != digits["fingerprint"]
         assert client.model_interface("other")["inputs"] == digits["inputs"]
         assert client.model_interface("petals")["features"][0]["unit"] == "cm"
-        assert client.predict(
-            "digits", MODELS / "digits/samples/7.png"
-        )  # learned shapes are ignored
+        # Learned shapes are ignored.
+        assert client.predict("digits", MODELS / "digits/samples/7.png")
         assert client.model_interface("digits") == digits
 
 

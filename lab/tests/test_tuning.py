@@ -144,9 +144,10 @@ def test_candidates_take_turns() -> None:
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert shares[-1] == 1.0
+    # A sample is many calls.
     runs = [
         key for turn, key in enumerate(called) if not turn or called[turn - 1] != key
-    ]  # a sample is many calls
+    ]
     assert runs[-12:] == [1, 2, 3, 2, 3, 1, 3, 1, 2, 1, 2, 3] or len(runs) < 12
 
 

@@ -303,9 +303,8 @@ def test_java_calls_survive_a_killed_and_restarted_server(
     call = {"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 1}
     with java(probe(transport, ports[transport], token)) as ask:
         assert ask(call)["predictions"][0]["label"] == "7"
-        first.process.send_signal(
-            signal.SIGSTOP
-        )  # so that the call is in progress for certain when the server is killed
+        # So that the call is in progress for certain when the server is killed.
+        first.process.send_signal(signal.SIGSTOP)
         with ExitStack() as stack:
             pool = stack.enter_context(_one_thread())
             under_way = pool(lambda: ask(call))

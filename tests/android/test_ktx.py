@@ -386,9 +386,8 @@ def test_a_frame_that_the_server_dropped_is_not_an_error(
     talk.say("more")
     assert talk.hear() == "given"
     held.model.go()
-    answers = [
-        talk.hear()
-    ]  # of the nine, the first may have been sent before the others arrived
+    # Of the nine, the first may have been sent before the others arrived.
+    answers = [talk.hear()]
     while answers[-1] != "answer 9 7":
         assert answers[-1] == "answer 1 7"
         answers.append(talk.hear())

@@ -206,9 +206,8 @@ def test_texts_have_enough_contrast_by_day_and_night() -> None:
     night = {**day, **colours("values-night")}
     for palette in (day, night):
         assert contrast(palette["panel"], palette["panel_text"]) >= LEAST_CONTRAST
-        assert (
-            contrast(palette["primary"], "#FFFFFF") >= LEAST_CONTRAST
-        )  # the title in the bar
+        # The title in the bar.
+        assert contrast(palette["primary"], "#FFFFFF") >= LEAST_CONTRAST
     # White letters on the shade over the brightest possible preview.
     over_white = round(255 * (1 - int(day["shade"][1:3], 16) / 255))
     assert (

@@ -210,9 +210,8 @@ def test_many_large_concurrent_requests_share_a_memory_budget(server: Server) ->
         with server.connect() as framed:
             return framed.call(f"POST /predictions/{model}", body).status
 
-    numbers = (
-        b"[" + b"1.5," * 1_000_000 + b"1.5]"
-    )  # incomplete rows: refused once they are read
+    # Incomplete rows: refused once they are read.
+    numbers = b"[" + b"1.5," * 1_000_000 + b"1.5]"
     assert ask("digits", png(28, 28)) == 200
     assert ask("petals", b"[1,2,3]") == 200
     before = peak_bytes(server)
@@ -221,9 +220,8 @@ def test_many_large_concurrent_requests_share_a_memory_budget(server: Server) ->
         assert (
             list(pool.map(lambda request: ask(*request), requests)) == [200, 400] * MANY
         )
-    assert (
-        peak_bytes(server) - before < 160 * 2**20
-    )  # 8 bodies of 4 MB, and one request's pixels or numbers
+    # 8 bodies of 4 MB, and one request's pixels or numbers.
+    assert peak_bytes(server) - before < 160 * 2**20
 
 
 @pytest.mark.live

@@ -233,17 +233,19 @@ def test_unsupported_delimiter_patterns_are_refused(pattern: str) -> None:
 
 
 WORDS_BY_PATTERN = [
+    # A match that is longer than a block.
     (
         " +",
         "a" + " " * 3 * CHECK_INTERVAL + "b",
         ["a", "b"],
-    ),  # a match that is longer than a block
+    ),
     (" +", " " * (CHECK_INTERVAL - 1) + "a" + " " * (2 * CHECK_INTERVAL), ["a"]),
+    # Across the end of a block.
     (
         "ab|b",
         "x" * (CHECK_INTERVAL - 1) + "ab",
         ["x" * (CHECK_INTERVAL - 1)],
-    ),  # across the end of a block
+    ),
     (
         "a" * 399,
         "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y",

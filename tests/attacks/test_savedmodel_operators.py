@@ -66,13 +66,14 @@ def test_allowed_operators_only_compute(registry: dict[str, Any]) -> None:
     assert registry.keys() >= ALLOWED
     stateful = ALLOWED - OPERATORS["stateless"]
     assert not [name for name in OPERATORS["stateless"] if registry[name].is_stateful]
+    # Older operators are marked as stateless.
     handles = {
         "InitializeTable",
         "LookupTable",
         "Anonymous",
         "Hash",
         "Mutable",
-    }  # older operators are marked as stateless
+    }
     tables = {
         name
         for name in OPERATORS["tables"]
@@ -430,9 +431,8 @@ def test_an_object_that_is_both_asset_and_constant_is_not_an_asset(
         asset = next(
             node for node in graph.object_graph_def.nodes if node.HasField("asset")
         )
-        asset.MergeFromString(
-            b"\x4a\x03\x0a\x01x"
-        )  # 9 constant, which replaces the asset
+        # 9 constant, which replaces the asset.
+        asset.MergeFromString(b"\x4a\x03\x0a\x01x")
 
     def keep_both(graph: Any) -> None:
         """Prepend the asset as bytes, since a parsed protobuf has the last kind only."""
@@ -503,8 +503,7 @@ def test_a_variable_path_that_is_also_written_is_refused(
 
 def test_ambiguous_field_numbers_are_refused(table: Path, tmp_path: Path) -> None:
 
-    folder = edited(
-        table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00"
-    )  # 2 + 2 ** 29, a length, nothing
+    # 2 + 2 ** 29, a length, nothing.
+    folder = edited(table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00")
     with pytest.raises(DamagedFileError, match="impossible number"):
         read_meta_graphs(folder)

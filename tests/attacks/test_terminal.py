@@ -108,9 +108,8 @@ def test_commands_on_hostile_folders_print_plain_text(hostile_models, tmp_path):
         folder=tmp_path,
     )
     first = json.loads(said.stdout)["predictions"][0]
-    assert first["label"].startswith(
-        "\x1b]0;pwned\x07"
-    )  # JSON carries the same text in its own escapes
+    # JSON carries the same text in its own escapes.
+    assert first["label"].startswith("\x1b]0;pwned\x07")
     run("doctor", hostile_models, folder=tmp_path)
     assert run("inspect", ESC, "--debug", folder=tmp_path).returncode == 1
     assert (

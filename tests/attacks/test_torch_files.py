@@ -306,9 +306,8 @@ def test_duplicate_members_are_refused(here: Path):
     for name in ("code/__torch__.py", "code/__TORCH__.py", "CODE/__torch__.py"):
         twin = build(here / "b.ts", lambda members: None)
         with warnings.catch_warnings(), zipfile.ZipFile(twin, "a") as file:
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # the message says that the name occurs twice
+            # The message says that the name occurs twice.
+            warnings.simplefilter("ignore", UserWarning)
             file.writestr(f"a/{name}", hostile)
         refused(twin, "could be taken for one another")
     assert torchscript.RUNTIME.open(ModelSource(path)) is not None
@@ -553,9 +552,8 @@ OUT_OF_BOUNDS: Mapping[str, Change] = {
 def test_bytecode_that_reads_foreign_memory_is_refused(here: Path, what: str):
     path = build(here / "a.ptl", OUT_OF_BOUNDS[what], Outer())
     assert ending(path) < 0, "the attack itself does not work: mend the test"
-    session = ptl.RUNTIME.open(
-        ModelSource(path)
-    )  # the program beside it is served instead
+    # The program beside it is served instead.
+    session = ptl.RUNTIME.open(ModelSource(path))
     assert session.run({"x": np.ones(3, np.float32)})["output_0"] == 15
     without = build(
         here / "b.ptl",
@@ -655,9 +653,8 @@ def quantised(module: Any) -> Any:
     return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear})
 
 
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
-)  # old spellings in PyTorch itself
+# Old spellings in PyTorch itself.
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize(
     "way", ["scripted", "traced", "frozen", "mobile", "frozen mobile"]
 )

@@ -319,12 +319,13 @@ def test_modules_written_by_a_trial_are_never_imported(tmp_path: Path) -> None:
         "os.kill(os.getpid(), 11)\n"
     )
     models = model_with(tmp_path, code)
+    # In its own process: this one may have imported the framework already.
     ask = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from attacks.test_trial_sandbox import trial_refusal\n"
         "print(trial_refusal(Path(sys.argv[2]), Path(sys.argv[3])))\n"
-    )  # in its own process: this one may have imported the framework already
+    )
     command = [
         sys.executable,
         "-c",
@@ -387,9 +388,8 @@ def test_a_torchscript_cannot_write_files_in_a_trial(
     (own / "model.toml").write_text(
         '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n'
     )
-    run_trial(
-        tmp_path / "models", tmp_path / "state"
-    )  # the operator ignores whether the write succeeded
+    # The operator ignores whether the write succeeded.
+    run_trial(tmp_path / "models", tmp_path / "state")
     if "Landlock ABI" in report:
         assert not witness.exists()
     else:

@@ -182,9 +182,8 @@ def test_a_leftover_worker_is_harmless(
     with pages(contents, port) as (_, asked), left_open(profile, address):
         until(lambda: "/settled" in asked)
     server = new_server(models_copy, "--http-port", str(port), "--request-log", "on")
-    assert (
-        "squatter answers" in browse(profile, address)[0]
-    )  # the worker is there, and the server gets no request
+    # The worker is there, and the server gets no request.
+    assert "squatter answers" in browse(profile, address)[0]
     fresh = browse(
         profile, f"http://e9afbc3de8ceb22f8ad4ff85f953948f.localhost:{port}/"
     )[0]

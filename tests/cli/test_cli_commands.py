@@ -663,9 +663,8 @@ def test_a_file_is_opened_with_the_manifest_beside_it(run, petals_copy, monkeypa
         assert answer["predictions"][0]["name"] == "petal_width"
         shown = json.loads(run("inspect", path, "--json"))
         assert (shown["name"], shown["parameters"]["version"]) == ("petals", "second")
-    service, *named = open_local(
-        str(petals_copy / "savedmodel"), None
-    )  # a folder that is a version
+    # A folder that is a version.
+    service, *named = open_local(str(petals_copy / "savedmodel"), None)
     service.close()
     assert named == ["petals", "savedmodel"]
 
@@ -847,9 +846,8 @@ def test_a_wrong_token_file_is_named(run, server, tmp_path, monkeypatch, protoco
     assert "none cannot be read: No such file" in line
     assert line.endswith("POCKETSERVE_TOKEN_FILE names it")
     right = server.log.with_name("token")
-    assert "petals" in run(
-        "models", "--url", url, "--token-file", right
-    )  # which comes before the variable
+    # Which comes before the variable.
+    assert "petals" in run("models", "--url", url, "--token-file", right)
 
 
 # --- models
@@ -886,9 +884,8 @@ def test_models_are_grouped(run, connection):
         if line[:4].strip().isdigit()
     ]
     assert sum(map(int, counts)) == len(failed)
-    assert (
-        len(counts) <= 5
-    )  # torch, executorch, tensorflow, TensorFlow.js, and a missing ONNX
+    # PyTorch, ExecuTorch, TensorFlow, TensorFlow.js, and a missing ONNX.
+    assert len(counts) <= 5
     assert bool(failed) is ("models --all" in "".join(reasons))
 
 
@@ -1178,9 +1175,8 @@ def test_bench_counts_the_servers_child_processes(tmp_path):
         process.stdout.readline()
         both = memory_of(process.pid)
     grown = {kind: both[kind] - alone[kind] for kind in both}
-    assert (
-        grown["resident"] > 48 << 20 and grown["private"] > 48 << 20
-    )  # no other process has mapped the file
+    # No other process has mapped the file.
+    assert grown["resident"] > 48 << 20 and grown["private"] > 48 << 20
     assert 32 << 20 < grown["anonymous"] <= grown["resident"] - (16 << 20)
     assert memory_of(process.pid) is None
 

@@ -87,9 +87,8 @@ def test_the_consent_question_fits_the_terminal(run: Run, own: Path) -> None:
     text = run("trust", own, "--yes")
     *others, last = text.splitlines()
     assert too_long("\n".join(others)) == []
-    assert last.startswith(
-        "Trusted. `pocketserve trust --revoke "
-    )  # a command stays on one line, to be copied
+    # A command stays on one line, to be copied.
+    assert last.startswith("Trusted. `pocketserve trust --revoke ")
     lines = text.splitlines()
     title = next(
         number

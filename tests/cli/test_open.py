@@ -255,9 +255,8 @@ def test_the_address_of_the_page() -> None:
         == f"http://[::1]:8470/#ticket={TICKET}"
     )
     page = f"http://192.168.1.7:8470/#ticket={TICKET}"
-    assert (
-        page_address(ANSWER, "socket://192.168.1.7:8471") == page
-    )  # it reports 127.0.0.1 when it listens everywhere
+    # It reports 127.0.0.1 when it listens everywhere.
+    assert page_address(ANSWER, "socket://192.168.1.7:8471") == page
     assert (
         page_address(
             {**ANSWER, "url": "http://evil.example:8470/"}, "socket://192.168.1.7:8471"

@@ -108,9 +108,8 @@ def test_install_run_and_remove_with_runit(termux, capsys) -> None:
         {"kind": "runit", "installed": True, "enabled": False, "running": False}
     ]
     (service / "down").unlink()
-    assert (
-        main(["service", "install"]) == 0 and not (service / "down").exists()
-    )  # a running service is not marked as down
+    # A running service is not marked as down.
+    assert main(["service", "install"]) == 0 and not (service / "down").exists()
     assert main(["service", "status"]) == 0
     *_, state, _, log = capsys.readouterr().out.splitlines()
     assert state.split() == ["runit", "yes", "yes", "yes"]
@@ -234,9 +233,8 @@ def test_a_dry_run_prints_the_files(termux, capsys, kind) -> None:
     shell = f"#!{termux.prefix}/bin/sh\n"
     for text in texts.values():
         if kind != "systemd" and text:
-            assert text.startswith(
-                shell
-            )  # commands that apps start may lack termux-exec, so nothing relies on /bin
+            # Commands that apps start may lack termux-exec, so nothing relies on /bin.
+            assert text.startswith(shell)
             subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=60)
 
 

@@ -60,9 +60,8 @@ def test_pandas_tables_are_rows_of_features(client):
 
     expected = client.predict("petals", FLOWERS.tolist())["predictions"]
     names = ["sepal_length", "sepal_width", "petal_length"]
-    named = pandas.DataFrame(FLOWERS, columns=names)[
-        names[::-1]
-    ]  # the order of named columns doesn't matter
+    # The order of named columns doesn't matter.
+    named = pandas.DataFrame(FLOWERS, columns=names)[names[::-1]]
     for table in (named, named.astype(object), pandas.DataFrame(FLOWERS)):
         assert client.predict("petals", table)["predictions"] == expected
     for row in (named.iloc[0], pandas.Series(FLOWERS[0])):
@@ -678,9 +677,8 @@ def test_the_token_sources_have_an_order(tmp_path, monkeypatch):
     named = {"POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
     assert find_credentials(None, None, both).token == "variable"
     assert find_credentials(None, tmp_path / "given", both).token == "given"
-    assert (
-        find_credentials(None, tmp_path / "missing", both).token is None
-    )  # another server's token is not used instead
+    # Another server's token is not used instead.
+    assert find_credentials(None, tmp_path / "missing", both).token is None
     assert find_credentials(None, None, named).token == "named"
     assert find_credentials(None, None, {}).token is None
     monkeypatch.setattr(

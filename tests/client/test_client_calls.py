@@ -134,9 +134,8 @@ def test_predict_a_list_of_files(client: Client) -> None:
         client.predict("digits", [paths[0], b"no picture", paths[1]])
     with pytest.raises(OSError, match="missing"):
         client.predict("digits", [paths[0], Path("missing.png")])
-    assert client.predict("petals", [FLOWER, FLOWER])[
-        "predictions"
-    ]  # rows are one request, as before
+    # Rows are one request, as before.
+    assert client.predict("petals", [FLOWER, FLOWER])["predictions"]
 
 
 @pytest.mark.live

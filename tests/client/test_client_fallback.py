@@ -124,9 +124,8 @@ def test_a_rejected_request_goes_to_the_fallback(client, phone, server, transpor
         Client(url(phone, transport), phone.token) as alone,
         pytest.raises(ServerError) as refusal,
     ):
-        alone.predict(
-            "petals", FLOWER.tolist(), parameters=BACKGROUND
-        )  # never by itself
+        # Never by itself.
+        alone.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)
     assert refusal.value.code == "LOW_POWER"
 
 

@@ -207,18 +207,16 @@ def test_a_frozen_server_is_detected(new_server, monkeypatch):
     """
     server = new_server(MODELS)
     with Client(address(server), server.token, reconnect=0.0) as first:
-        first.predict(
-            "petals", [1, 2, 3]
-        )  # loads the model; a load sends nothing for as long as it takes
+        # Loads the model; a load sends nothing for as long as it takes.
+        first.predict("petals", [1, 2, 3])
     monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.2)
     with Client(
         address(server), server.token, timeout=TIMEOUT_S, reconnect=0.0
     ) as client:
         client.is_ready()
         os.kill(server.process.pid, signal.SIGSTOP)
-        os.waitpid(
-            server.process.pid, os.WUNTRACED
-        )  # until all of its threads are stopped
+        # Until all of its threads are stopped.
+        os.waitpid(server.process.pid, os.WUNTRACED)
         try:
             with pytest.raises(ConnectionLostError, match="no sign of life"):
                 client.predict("petals", [1, 2, 3])
@@ -238,9 +236,8 @@ def test_a_server_that_shuts_down_is_replaced(start):
         address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S
     ) as client:
         call = client.async_predict("petals", [1, 2, 3])
-        assert client.predict(
-            "petals", [1, 2, 3]
-        )  # read after the other, which the server has accepted by now
+        # Read after the other, which the server has accepted by now.
+        assert client.predict("petals", [1, 2, 3])
         assert first.stop() == 0
         second = start()
         assert call.result()["model"] == "petals"

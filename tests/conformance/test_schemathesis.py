@@ -80,9 +80,8 @@ def test_the_server_conforms_to_its_openapi_document(
     )
     report = done.stdout.decode(errors="replace")
     assert done.returncode == 0, report + done.stderr.decode(errors="replace")
-    operations = {
-        (route.method, route.pattern.rstrip("/")) for route in ROUTES
-    }  # it takes /v2 and /v2/ for one route
+    # It takes /v2 and /v2/ for one route.
+    operations = {(route.method, route.pattern.rstrip("/")) for route in ROUTES}
     assert f"Tested: {len(operations)}" in report
     assert "No issues found" in report
     # The server is unchanged afterwards, and logged no unexpected error.

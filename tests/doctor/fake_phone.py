@@ -58,9 +58,8 @@ class Phone:
         self.tool("termux-battery-status", f"echo '{BATTERY}'")
         for name in (*GOOD_PACKAGES, "tflite_runtime/interpreter"):
             self.package(name)
-        for path in (
-            Path(np.__file__).parents[1].glob("numpy*")
-        ):  # the real one, which is needed to read manifests
+        # The real one, which is needed to read manifests.
+        for path in Path(np.__file__).parents[1].glob("numpy*"):
             (self.site / path.name).symlink_to(path)
         self.home.mkdir()
         self.models.mkdir()

@@ -624,9 +624,8 @@ def test_a_slow_import_is_not_a_broken_package(phone, name, subject):
     phone.without(name)
     phone.package("PIL/Image" if name == "PIL" else name, HANG)
     findings = list(check_packages(phone.device(), 1.0))
-    assert Level.PROBLEM not in {
-        finding.level for finding in findings
-    }  # nor are later packages blamed
+    # Nor are later packages blamed.
+    assert Level.PROBLEM not in {finding.level for finding in findings}
     (slow,) = (
         finding for finding in findings if finding.sentence.startswith(f"{name} ")
     )

@@ -335,9 +335,8 @@ def test_a_bad_input_among_waiting_requests(pool):
     turns: list[FunctionEntry] = [fates[0], fates[2]]
     assert [turn.result["y"].tolist() for turn in turns] == [[[2.0]], [[4.0]]]
     assert [turn.batch_rows for turn in turns] == [None, None]
-    assert (
-        sum(turn.executions for turn in turns) == 3
-    )  # the batch, then one run each; the third failed
+    # The batch, then one run each; the third failed.
+    assert sum(turn.executions for turn in turns) == 3
     assert session.runs == [3, 1, 1, 1]
 
 
@@ -404,9 +403,8 @@ def test_onnx(name):
 
 
 @pytest.mark.torch
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # TorchScript is under test although it is deprecated
+# TorchScript is under test although it is deprecated.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("version", ["torch", "torchscript", "ptl"])
 @pytest.mark.parametrize("name", ["digits", "diabetes"])
 def test_torch(name, version):

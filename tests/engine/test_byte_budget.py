@@ -65,9 +65,8 @@ def test_reserved_bytes_are_released(counts: list[int], size: int) -> None:
     budget = ByteBudget(size)
     for count in counts:
         with holding(budget, count, lambda: None):
-            assert budget.reserved == min(
-                count, size
-            )  # a request that exceeds the budget takes all of it
+            # A request that exceeds the budget takes all of it.
+            assert budget.reserved == min(count, size)
         assert budget.reserved == 0
 
 
@@ -79,9 +78,8 @@ def test_requests_are_served_in_order() -> None:
     with holding(budget, 6, lambda: None):
         first = holder(budget, 8, large, order)
         assert large.waiting.wait(LIMIT_S)
-        second = holder(
-            budget, 1, small, order
-        )  # it would fit, but an earlier request waits
+        # It would fit, but an earlier request waits.
+        second = holder(budget, 1, small, order)
         assert small.waiting.wait(LIMIT_S)
         assert order == []
     first.join(LIMIT_S)

@@ -82,7 +82,6 @@ def test_available_memory_is_read_only_from_meminfo(tmp_path, content, available
 )
 def test_threads_per_run(setting: int, low: str, expected: int) -> None:
     """A setting has priority; low power halves every value."""
-    watch = CoreWatch(
-        lambda: [10_000, 10_001], PowerWatch(low)
-    )  # cores of unknown speed
+    # Cores of unknown speed.
+    watch = CoreWatch(lambda: [10_000, 10_001], PowerWatch(low))
     assert watch.threads(setting) == expected

@@ -301,9 +301,8 @@ def test_a_request_waits_for_the_pending_load(bench, pool, slow_labels):
     )
     assert error.code is ErrorCode.DEADLINE_EXCEEDED
     second = pool.submit(one.ask, "digits")
-    assert one.ask("petals") == pytest.approx(
-        one.ask("petals")
-    )  # other models are not delayed
+    # Other models are not delayed.
+    assert one.ask("petals") == pytest.approx(one.ask("petals"))
     labels.finish()
     assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
 
@@ -561,9 +560,8 @@ def test_a_model_in_use_does_not_expire(bench):
         one.clock.now += 1000
         assert one.engine.sweep() == one.clock.now + 60
         assert one.running("petals") is running
-    assert (
-        one.engine.sweep() == one.clock.now + 60
-    )  # idle from the end of the request on
+    # Idle from the end of the request on.
+    assert one.engine.sweep() == one.clock.now + 60
 
 
 def test_a_keep_alive_of_zero_never_expires(bench):
@@ -832,9 +830,8 @@ def test_a_change_of_cores_reopens_the_loaded_files(bench, models_copy):
 
 def test_a_reopened_model_counts_twice_until_the_old_one_closes(bench):
     cores = [0, 1]
-    one = bench(
-        cores=lambda: list(cores), threads=0, memory_budget=2400
-    )  # room for two of about 1.1 kB
+    # Room for two of about 1.1 kB.
+    one = bench(cores=lambda: list(cores), threads=0, memory_budget=2400)
     one.ask("petals")
     refused: list[ApiError] = []
     del cores[1:]
@@ -856,9 +853,8 @@ def test_a_model_is_not_reopened_without_room_for_both(bench):
     An idle one is unloaded and reopened by the next request.
     """
     cores = [0, 1]
-    one = bench(
-        cores=lambda: list(cores), threads=0, memory_budget=2000
-    )  # room for one of about 1.1 kB
+    # Room for one of about 1.1 kB.
+    one = bench(cores=lambda: list(cores), threads=0, memory_budget=2000)
     with one.use("petals") as held:
         del cores[1:]
         one.engine.sweep()

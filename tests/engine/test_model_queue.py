@@ -114,9 +114,8 @@ def test_the_retry_time_grows_with_the_length_of_the_runs(pool):
     until(lambda: queue.waiting == 1)
     with pytest.raises(ApiError) as refusal:
         run(queue, lambda session: None, later())
-    assert refusal.value.retry_after_s == pytest.approx(
-        40.0
-    )  # the running one and the waiting one
+    # The running one and the waiting one.
+    assert refusal.value.retry_after_s == pytest.approx(40.0)
     assert "(1 request waits)" in refusal.value.message
     holder.proceed.set()
     assert first.result(TIMEOUT_S)

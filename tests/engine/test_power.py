@@ -141,21 +141,24 @@ def test_read_the_battery_thermal_zone(tmp_path):
     [
         ({}, Reading()),
         ({"capacity": "much", "status": "Unknown", "temp": "hot"}, Reading()),
+        # A missing sensor reports 0.
         (
             {"capacity": "", "status": "", "temp": "0"},
             Reading(),
-        ),  # a missing sensor reports 0
+        ),
         ({"temp": "44500"}, Reading()),  # an unknown unit is ignored
         ({"temp": "--5", "capacity": "5e1"}, Reading()),
+        # 0 K, and -1 from an unknown sensor.
         (
             {"capacity": "-1", "temp": "-2731"},
             Reading(),
-        ),  # 0 K, and -1 from an unknown sensor
+        ),
         ({"capacity": "101"}, Reading()),
+        # A charger that rests at a limit.
         (
             {"status": "Not charging"},
             Reading(None, True, None),
-        ),  # a charger that rests at a limit
+        ),
         ({"status": "Full", "capacity": "100"}, Reading(100.0, True, None)),
     ],
 )
@@ -204,11 +207,12 @@ def test_a_program_that_hangs_is_killed_with_its_children(tmp_path, monkeypatch)
         tmp_path,
         f"sleep 300 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/child; sleep 300",
     )
+    # A busy machine may not start the child within the first one.
     for limit_s in (
         0.3,
         3.0,
         TIMEOUT_S,
-    ):  # a busy machine may not start the child within the first one
+    ):
         monkeypatch.setattr(battery_module, "PROGRAM_TIMEOUT_S", limit_s)
         assert Battery(tmp_path, lambda name: path).ask_program() is None
         if (tmp_path / "child").exists():

@@ -88,9 +88,8 @@ class Office:
     ) -> None:
         self.clock = Clock()
         self.scheduler = Scheduler(slots, self.clock)
-        self.scheduler._thread = (
-            threading.current_thread()
-        )  # no thread: a test expires deadlines itself
+        # No thread: a test expires deadlines itself.
+        self.scheduler._thread = threading.current_thread()
         self.sessions = [[object() for _ in range(sessions)] for _ in range(queues)]
         batcher = Together() if batches else None
         self.queues = [
@@ -300,9 +299,8 @@ def test_a_finishing_thread_runs_a_request_without_a_thread():
     office.send()
     end_of_run = office.scheduler.policy
     assert end_of_run.busy == 1
-    office.queues[0]._entries.idle.append(
-        object()
-    )  # a second session for the scheduler to assign
+    # A second session for the scheduler to assign.
+    office.queues[0]._entries.idle.append(object())
     office.scheduler.start_waiting()
     assert ended == [None, None, None]
     end()

@@ -85,9 +85,8 @@ def test_overload_wastes_no_time_and_is_fair(
     good = sum(
         RUN_S[model] for model, queue in queues.items() for _ in world.answers(queue)
     )
-    assert served >= 0.95 * last and good == pytest.approx(
-        served
-    )  # the slot is busy with requests that still have a client
+    # The slot is busy with requests that still have a client.
+    assert served >= 0.95 * last and good == pytest.approx(served)
     for model, queue in queues.items():
         asked = sum(
             len(RECORDED[app])

@@ -49,9 +49,8 @@ def import_ultralytics() -> Any:
     import ultralytics
     from ultralytics.utils.nms import TorchNMS
 
-    if (
-        not torchvision.extension._has_ops()
-    ):  # its compiled operators belong to another build of PyTorch
+    # Its compiled operators belong to another build of PyTorch.
+    if not torchvision.extension._has_ops():
         torchvision.ops.nms = TorchNMS.nms
     return ultralytics
 
@@ -96,9 +95,8 @@ def predictions(
     """Return Ultralytics' own result for a Pillow image."""
     ultralytics = import_ultralytics()
     yolo = ultralytics.YOLO(str(path), task=model.task)
-    colours = np.ascontiguousarray(
-        np.asarray(picture)[:, :, ::-1]
-    )  # it expects arrays as BGR
+    # It expects arrays as BGR.
+    colours = np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])
     (result,) = yolo.predict(
         colours,
         imgsz=SIDE,

@@ -137,9 +137,8 @@ class ServedFamily:
         self, server: Server, models: Path, name: str, write: Callable[[Path], None]
     ) -> None:
         self._server, self.name = server, name
-        building = (
-            models / f".{name}"
-        )  # hidden, so that the server ignores it until it is complete
+        # Hidden, so that the server ignores it until it is complete.
+        building = models / f".{name}"
         building.mkdir()
         write(building)
         building.rename(models / name)

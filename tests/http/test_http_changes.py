@@ -95,9 +95,8 @@ def served(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Served
 
 def test_an_unchanged_model_is_not_reloaded(served: Served) -> None:
     before = served.predict()
-    served.edit(
-        "petals/model.toml", 'license = "Apache-2.0"', 'license = "MIT"'
-    )  # only for human readers
+    # Only for human readers.
+    served.edit("petals/model.toml", 'license = "Apache-2.0"', 'license = "MIT"')
     served.edit("petals/model.toml", "versions.onnx", "versions.other")
     (served.models / "petals" / "notes.txt").write_text("nothing of the model's")
     assert served.index() == ("READY", "")

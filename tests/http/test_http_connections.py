@@ -204,9 +204,8 @@ def test_an_arriving_request_is_not_lost_to_a_new_connection(start):
 def test_a_client_that_never_reads_uses_no_thread_and_little_memory(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with ExitStack() as stack:
-        greedy = [
-            stack.enter_context(running.connect()) for _ in range(12)
-        ]  # three times the threads
+        # Three times the threads.
+        greedy = [stack.enter_context(running.connect()) for _ in range(12)]
         for connection in greedy:
             for _ in range(60):
                 send(connection, "/large")

@@ -43,9 +43,8 @@ def describe(models: Path, *lines: str) -> None:
     """Write the model's manifest with these lines of options."""
     text = "\n".join(["[versions.one]", 'file = "added.tflite"', *lines])
     (models / NAME / "model.toml").write_text(text)
-    with contextlib.suppress(
-        ModelLoadError
-    ):  # some are to be rejected because of their text
+    # Some are to be rejected because of their text.
+    with contextlib.suppress(ModelLoadError):
         trust_all(models)
 
 

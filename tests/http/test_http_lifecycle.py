@@ -540,9 +540,8 @@ def test_a_server_without_requests_loads_no_framework(new_server, models_copy):
     assert server.call("POST", "/v2/repository/index").status_code == 200
     assert not [name for name in FRAMEWORKS if name in maps.read_text()]
     assert server.call("GET", "/v2/models/petals").status_code == 200
-    assert [
-        name for name in FRAMEWORKS if name in maps.read_text()
-    ]  # proves that the check can detect one
+    # Proves that the check can detect one.
+    assert [name for name in FRAMEWORKS if name in maps.read_text()]
 
 
 def test_the_log_contains_neither_tokens_nor_inputs(new_server, models_copy):
@@ -673,9 +672,8 @@ class BusyServer:
         )
         self._pool = pool
         self.server = new_server(models, "--load", "petals", *options)
-        assert (
-            self.waiting() == 0
-        )  # its first answer is slow, since it imports the library
+        # Its first answer is slow, since it imports the library.
+        assert self.waiting() == 0
 
     def waiting(self) -> float:
         """Return the number of requests queued for the model."""

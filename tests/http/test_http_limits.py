@@ -16,9 +16,8 @@ from pocketserve_wire import ApiError, strict_json
 
 LIMIT = 4096
 NUMBERS = b"[5.1,3.5,1.4]"
-PACKED = gzip.compress(
-    NUMBERS, mtime=0
-)  # it is part of tests' names, which must not change with the time
+# It is part of tests' names, which must not change with the time.
+PACKED = gzip.compress(NUMBERS, mtime=0)
 
 
 def padded(size: int) -> bytes:

@@ -38,9 +38,8 @@ def test_the_contents_of_a_card(card: dict[str, Any], server: Any) -> None:
 
 def ready(text: str, server: Any, tmp_path: Path) -> str:
     """Point an example at this server and an existing file."""
-    shutil.copy(
-        SEVEN, tmp_path / "photo.jpg"
-    )  # the name says JPEG, the bytes say PNG: the bytes decide
+    # The name says JPEG, the bytes say PNG: the bytes decide.
+    shutil.copy(SEVEN, tmp_path / "photo.jpg")
     return text.replace("127.0.0.1:8470", f"127.0.0.1:{server.port}")
 
 

@@ -317,11 +317,12 @@ def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
         (b'{"ticket": ""}', 401, "TICKET_REFUSED"),
         (b'{"ticket": "' + b"x" * 43 + b'"}', 401, "TICKET_REFUSED"),
         (b'{"ticket": "\\ud800"}', 401, "TICKET_REFUSED"),
+        # An unauthenticated client's body is not read.
         (
             b'{"ticket": "' + b"x" * 5000 + b'"}',
             401,
             "UNAUTHORIZED",
-        ),  # an unauthenticated client's body is not read
+        ),
     ],
 )
 def test_invalid_ticket_messages(

@@ -34,12 +34,13 @@ def test_shutdown_skips_garbage_collection_of_framework_objects(
     )
     picture = next((MODELS / "digits" / "samples").glob("*.png")).read_bytes()
     headers = {"Content-Type": "image/png"}
+    # Imports Pillow.
     assert (
         server.call(
             "POST", "/predictions/digits", data=picture, headers=headers
         ).status_code
         == 200
-    )  # imports Pillow
+    )
     assert server.stop() == 0
     frozen, looked_through = map(int, (tmp_path / "counted").read_text().split())
     assert frozen > 10_000 and looked_through < 1_000, (frozen, looked_through)

@@ -113,9 +113,8 @@ def test_tflite_runtime_alone_suffices_on_android(new_server, tmp_path):
     own = site(
         tmp_path / "site", sitecustomize=ANDROID, **dict.fromkeys(absent, ABSENT)
     )
-    if (
-        importlib.util.find_spec("tflite_runtime") is None
-    ):  # it has no wheel for this Python
+    # It has no wheel for this Python.
+    if importlib.util.find_spec("tflite_runtime") is None:
         package = tmp_path / "site" / "tflite_runtime"
         package.mkdir()
         (package / "__init__.py").write_text("")

@@ -59,9 +59,8 @@ class Load:
         url = f"{transport}://127.0.0.1:{self.server.ready[transport]['port']}"
         with Client(url, self.server.token) as client:
             while not self._is_over.is_set():
-                before = frozenset(
-                    self.allowed
-                )  # the answer may have been sent before that changed
+                # The answer may have been sent before that changed.
+                before = frozenset(self.allowed)
                 try:
                     answer: object = ask(client)
                 except PocketserveError as error:

@@ -137,9 +137,8 @@ def test_an_exchange_proves_once(desk: PairingDesk) -> None:
         with pytest.raises(ApiError) as caught:
             desk.finish(identifier, sent)
         assert caught.value.code.name == "PAIRING_REFUSED"
-    assert (
-        desk.state().tries == TRIES - 1
-    )  # the second one was not a guess: the exchange had ended
+    # The second one was not a guess: the exchange had ended.
+    assert desk.state().tries == TRIES - 1
 
 
 def begun(desk: PairingDesk, code: str) -> Callable[[], str]:

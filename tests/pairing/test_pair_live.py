@@ -115,10 +115,11 @@ MALFORMED_MESSAGES = [
     (json.dumps({"public": "00" * 256}).encode(), "INVALID_REQUEST"),
     (json.dumps({"public": "ff" * 256}).encode(), "INVALID_REQUEST"),
     (json.dumps({"public": "01" * 256, "more": 1}).encode(), "INVALID_REQUEST"),
+    # Refused by its header: no client without the token may send as much.
     (
         b" " * 5000,
         "UNAUTHORIZED",
-    ),  # refused by its header: no client without the token may send as much
+    ),
 ]
 
 
@@ -156,9 +157,8 @@ def command(own) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # `make test &` would ignore it
+        # `make test &` would ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -283,9 +283,8 @@ def test_a_slow_framework_is_reported(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a crash nor the file is blamed."""
-    planted = (
-        tmp_path / "planted"
-    )  # a folder above the trial's own would be inaccessible to it
+    # A folder above the trial's own would be inaccessible to it.
+    planted = tmp_path / "planted"
     planted.mkdir()
     (planted / "slow_framework.py").write_text(HANGS)
     monkeypatch.syspath_prepend(planted)

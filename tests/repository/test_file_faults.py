@@ -122,9 +122,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 # Whisper's models are ONNX files, and their faults those of ONNX.
 KINDS = [kind for kind in FORMATS if kind.suffixes or kind.marker is not None]
 CASES = [(kind, fault) for kind in KINDS for fault in FAULTS]
-CASES = [
-    case for case in CASES if case[0].name != "torch" or case[1] != "a folder"
-]  # a missing file of that name is not reported
+# A missing file of that name is not reported.
+CASES = [case for case in CASES if case[0].name != "torch" or case[1] != "a folder"]
 CASES = [
     case
     for case in CASES

@@ -62,9 +62,8 @@ def test_a_requested_scan_includes_seen_changes(
     watch.read_now()
     watch.catch_up()
     assert reader.reads == 1
-    (tmp_path / "new" / "model.toml").write_text(
-        ""
-    )  # a folder found by the scan is watched
+    # A folder found by the scan is watched.
+    (tmp_path / "new" / "model.toml").write_text("")
     reader.failures = 2
     with pytest.raises(PermissionError):
         watch.read_now()
@@ -83,9 +82,8 @@ def test_a_change_is_noticed_at_once_and_scanned_once(
     assert watch.has_changes()
     watch.catch_up()
     assert reader.reads == (0 if change == "root" else 1)
-    assert watch.has_changes() == (
-        change == "root"
-    )  # nothing can be read while it is gone
+    # Nothing can be read while it is gone.
+    assert watch.has_changes() == (change == "root")
 
 
 def test_irrelevant_events_are_ignored(watch: FolderWatch, tmp_path: Path) -> None:

@@ -256,16 +256,18 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "names"),
     [
+        # An only file of a kind is named by the kind.
         (
             ["vit4x.ptl", "vit4x.tflite"],
             ["ptl", "tflite"],
-        ),  # an only file of a kind is named by the kind
+        ),
         (["mobilenet.tflite"], ["tflite"]),
         (["mnist.tflite", "mnist_int8.tflite"], ["tflite", "tflite-int8"]),
+        # "obilenet" is not a version.
         (
             ["m.onnx", "mobilenet.onnx"],
             ["onnx", "onnx-mobilenet"],
-        ),  # "obilenet" is not a version
+        ),
         (["model.onnx", "model_fp16.onnx"], ["onnx", "onnx-fp16"]),
         (["mnist.h5", "mnist.keras"], ["keras", "keras-keras"]),
         (["a.tflite", "b.tflite"], ["tflite", "tflite-b"]),

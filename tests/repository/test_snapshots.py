@@ -223,9 +223,8 @@ def test_a_file_written_during_the_copy_is_rejected(
     store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy would mix old and new; the caller may retry."""
-    entry, version, path = one_file(
-        tmp_path, 32 << 20
-    )  # so large that the file's time differs after each copy
+    # So large that the file's time differs after each copy.
+    entry, version, path = one_file(tmp_path, 32 << 20)
     copy = snapshots._copy
 
     def copy_and_write(original: Path, target: Path) -> str:

@@ -29,10 +29,11 @@ from pocketserve.tensors import TensorSpec  # noqa: E402
 pytestmark = pytest.mark.torch
 
 MUTATIONS = 90
+# XNNPACK adds in an order of its own, and a sum may be near zero.
 TOLERANCE = {
     "rtol": 1e-5,
     "atol": 1e-6,
-}  # XNNPACK adds in an order of its own, and a sum may be near zero
+}
 
 
 class Types(torch.nn.Module):

@@ -156,9 +156,8 @@ def test_all_inputs_share_one_batch_size(models: Path, keras: Any) -> None:
         first_state={},
     )
     assert both.rows == 2
-    assert {spec.batch for spec in opened(models / "stateful.keras").inputs} == {
-        ""
-    }  # its batch is not free
+    # Its batch is not free.
+    assert {spec.batch for spec in opened(models / "stateful.keras").inputs} == {""}
 
 
 def test_the_session_names_its_format_and_package(models: Path) -> None:

@@ -1001,9 +1001,8 @@ def test_a_provider_that_fails_to_start_is_reported(
     ):
         runtime.open(ModelSource(path, options={**options, "required": True}))
     path.write_bytes(identity(T.FLOAT, opset=99).SerializeToString())
-    with pytest.raises(
-        ModelLoadError, match="has opset 99"
-    ):  # the model's own fault is reported first
+    # The model's own fault is reported first.
+    with pytest.raises(ModelLoadError, match="has opset 99"):
         runtime.open(ModelSource(path, options={**options, "required": True}))
     assert capfd.readouterr() == ("", "")
 
@@ -1355,9 +1354,8 @@ def refused_or_passed(path: Path, content: bytes) -> GraphFacts | None:
 def test_nesting_is_bounded(tmp_path: Path):
     inner = b""
     for _ in range(10_000):
-        inner = message(
-            1, message(5, message(6, inner))
-        )  # a graph's node's attribute's graph
+        # A graph's node's attribute's graph.
+        inner = message(1, message(5, message(6, inner)))
     (tmp_path / "m.onnx").write_bytes(message(7, inner))
     with pytest.raises(ModelLoadError, match="nested too deeply"):
         check_model(tmp_path / "m.onnx")

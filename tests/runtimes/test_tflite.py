@@ -183,10 +183,11 @@ def test_repeated_names_are_told_apart():
     assert [spec.name for spec in session.inputs] == ["tensor", "tensor:1"]
     assert session.signatures == {}
     result = session.run({"tensor": floats(1, 2), "tensor:1": floats(3, 5)})
+    # Either may be subtracted: the converter chooses.
     assert abs(result["tensor"]).tolist() == [
         2,
         3,
-    ]  # either may be subtracted: the converter chooses
+    ]
 
 
 def test_an_undeclared_rank_is_learned_from_a_run():

@@ -175,10 +175,11 @@ def test_xnnpack_does_not_remove_a_delegate(opened: Open):
     (found,) = session.run(
         {session.inputs[0].name: np.zeros((1, 8, 8, 1), np.float32)}
     ).values()
+    # So the delegate returned the wrong size.
     assert found.shape != (
         1,
         10,
-    )  # so the delegate returned the wrong size
+    )
 
 
 @pytest.mark.compiler

@@ -16,9 +16,8 @@ from pocketserve.trust.store import TrustStore
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings(
-        "ignore::DeprecationWarning"
-    ),  # TorchScript is tested, though it is deprecated
+    # TorchScript is tested, though it is deprecated.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
 

@@ -554,11 +554,12 @@ def test_state_is_kept_until_reset(save: Save):
     session = opened(save(Counter()))
     assert isinstance(session, ResettableSession)
     results = [session.run({"x": floats(2)})["output_0"] for _ in range(3)]
+    # Results own their memory.
     assert [result.item() for result in results] == [
         1,
         2,
         3,
-    ]  # results own their memory
+    ]
     session.reset()
     assert session.run({"x": floats(2)})["output_0"].item() == 1
 

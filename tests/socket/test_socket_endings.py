@@ -132,9 +132,8 @@ def test_a_client_that_never_reads_is_disconnected(local, until):
     with server.connect(receive_buffer=4096) as peer:
         peer.ask(*big(peer))
         until(lambda: not server.server.connections)
-        with suppress(
-            TimeoutError
-        ):  # a reset outside a full window is dropped (RFC 5961, section 3.2)
+        # A reset outside a full window is dropped (RFC 5961, section 3.2).
+        with suppress(TimeoutError):
             assert peer.ends().frame is None
     with server.connect() as peer:
         assert peer.call(PETALS, NUMBERS).status == 200

@@ -56,9 +56,8 @@ def test_a_lost_connection_leaves_nothing(local, until, end, body):
         until(lambda: server.server.connections == 1)
         connection = weakref.ref(*server.server._connections)
         decoder = weakref.ref(connection()._reader.decoder)
-        with contextlib.suppress(
-            ConnectionError
-        ):  # a short body timeout for the connection that stays
+        # A short body timeout for the connection that stays.
+        with contextlib.suppress(ConnectionError):
             peer.send(HEAD + body)
         end(peer)
     until(lambda: connection() is None and decoder() is None)

@@ -58,9 +58,8 @@ def busy(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Busy]:
 
 def test_a_full_queue_rejects_without_a_thread(busy):
     waiting = busy.wait(2)
-    assert (
-        busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
-    )  # the thread that reads while the others wait
+    # The thread that reads while the others wait.
+    assert busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
     threads = threading.active_count()
     for number in range(50):
         refused = busy.peer.call(TARGET, body())
@@ -284,9 +283,10 @@ def test_large_frames_of_a_stream_are_replaced(camera):
     assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}
     newest = camera.frame()
     assert camera.peer.answer().request_id == ids[-1]
+    # All bytes were released.
     assert camera.server.incoming.acquire(
         camera.server.limits.max_bytes_inflight * INCOMING
-    )  # all bytes were released
+    )
     camera.end(2)
     assert sorted(camera.peer.answers(2)) == [camera.running, newest]
 

@@ -88,9 +88,8 @@ def test_timers_fire_in_order_even_if_set_while_sleeping(running):
     assert late.told.acquire(timeout=120)
     assert begun + 0.05 <= soon.events[0] <= late.events[0]
     assert late.events[0] >= begun + 0.2
-    assert (
-        not never.events or forgotten >= begun + 0.15
-    )  # its time had passed before it was cancelled
+    # Its time had passed before it was cancelled.
+    assert not never.events or forgotten >= begun + 0.15
 
 
 def test_calls_run_on_the_loops_thread_until_its_end(event_loop):

@@ -290,10 +290,11 @@ BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
 @pytest.mark.parametrize(
     ("change", "code"),
     [
+        # Another server's parameter, so this is a tensor request.
         (
             {"parameters": {"task": 1}},
             "INVALID_REQUEST",
-        ),  # another server's parameter, so this is a tensor request
+        ),
         ({"parameters": {"task": True, "tpo_k": 1}}, "INVALID_PARAMETER"),
         ({"parameters": {"task": True, "top_k": 0}}, "INVALID_PARAMETER"),
         ({"parameters": {"task": True, "content_type": 3}}, "INVALID_PARAMETER"),

@@ -36,11 +36,12 @@ NAMES = {"0": "cat", "1": "dog"}
         (Sizing(shortest=32), (64, 33), (62, 32)),
         (Sizing(shortest=40, longest=80), (100, 80), (50, 40)),
         (Sizing(shortest=40, longest=80), (400, 100), (80, 20)),
+        # The library rounds 79.99… down.
         (
             Sizing(shortest=40, longest=80),
             (100, 333),
             (24, 79),
-        ),  # the library rounds 79.99… down
+        ),
         (Sizing(shortest=40, longest=80, multiple=16), (400, 100), (80, 16)),
         (Sizing(within=(60, 60)), (120, 30), (60, 15)),
         (Sizing(), (37, 21), (37, 21)),

@@ -59,10 +59,11 @@ def remembering(path: Path) -> None:
         helper.make_node("Add", ["means", "before"], ["scores"]),
         helper.make_node("Identity", ["scores"], ["after"]),
     ]
+    # The state comes first.
     both = (
         [ends["before"], ends["image"]],
         [ends["scores"], ends["after"]],
-    )  # the state comes first
+    )
     save(path, helper.make_graph(nodes, "remembering", *both))
     path.with_name("model.toml").write_text(
         'task = "image-classification"\nlabels = "labels.txt"\n[state.feedback]\nbefore = "after"\n'

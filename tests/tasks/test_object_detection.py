@@ -285,9 +285,8 @@ def test_ways_of_resizing(tmp_path: Path) -> None:
 
     A crop's boxes lie in the visible part.
     """
-    corners = np.array(
-        [[0.25, 0.0, 0.75, 1.0]]
-    )  # the part of a 200 x 100 input that a square picture fills
+    # The part of a 200 x 100 input that a square picture fills.
+    corners = np.array([[0.25, 0.0, 0.75, 1.0]])
     for how, wanted in (
         ("letterbox", (0, 0, 400, 400)),
         ("crop", (100, 100, 200, 200)),

@@ -40,9 +40,8 @@ def test_tones_are_kept(rate: int, wanted: int) -> None:
         assert found.dtype == np.float32
         count = min(len(found), len(expected))
         difference = middle(found[:count], wanted) - middle(expected[:count], wanted)
-        assert np.abs(difference).max() < (
-            1e-4 if rate % 25 == 0 else 0.05
-        )  # odd ratios are approximated
+        # Odd ratios are approximated.
+        assert np.abs(difference).max() < (1e-4 if rate % 25 == 0 else 0.05)
 
 
 @pytest.mark.parametrize(

@@ -310,9 +310,8 @@ def test_a_model_with_its_own_tokenizer(tmp_path: Path) -> None:
         FILES,
     )
     assert arrays(task, "größe".encode())["text"].tolist() == ["größe".encode()]
-    assert arrays(task, b'["a\\ud800b"]')["text"].tolist() == [
-        "a\ufffdb".encode()
-    ]  # half of a character
+    # Half of a character.
+    assert arrays(task, b'["a\\ud800b"]')["text"].tolist() == ["a\ufffdb".encode()]
 
 
 WRONG: dict[str, tuple[list[TensorSpec], dict[str, Any], dict[str, Any], str]] = {

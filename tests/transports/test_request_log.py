@@ -358,9 +358,8 @@ def test_unauthenticated_requests_cannot_fill_the_log(
     caplog.set_level(logging.INFO)
     log = RequestLog()
     sizes = {"started": time.monotonic(), "bytes_in": 0, "bytes_out": 0}
-    log._second = (
-        1 << 40
-    )  # the counter's second starts in the future, so it can't end during the test
+    # The counter's second starts in the future, so it can't end during the test.
+    log._second = 1 << 40
     for _ in range(MAX_UNTRUSTED_LINES + 5):
         log._has_room(1 << 40)
     assert not log._has_room(1 << 40)

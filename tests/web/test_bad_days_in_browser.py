@@ -305,9 +305,8 @@ def test_a_server_without_a_token_is_open(
 def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
     reasons = guest.page.locator("article[data-model=digits] .reasons")
     reasons.locator("summary").click()
-    assert (
-        "npm install" in reasons.inner_text()
-    )  # of TensorFlow.js, which this server doesn't find
+    # Of TensorFlow.js, which this server doesn't find.
+    assert "npm install" in reasons.inner_text()
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,8 @@ def test_live_camera(visited: Visit, browser: Browser | Firefox) -> None:
     """One frame is in progress at a time; the button stops it."""
     visited.open_model("digits", "camera")
     visited.page.click("text=Start the camera")
-    visited.best(
-        "" if isinstance(browser, Firefox) else "7"
-    )  # Firefox's camera has its own test picture
+    # Firefox's camera has its own test picture.
+    visited.best("" if isinstance(browser, Firefox) else "7")
     visited.page.wait_for_function(
         "() => /\\d+ frames\\/s · [\\d.,]+ ms/.test(document.querySelector('.tempo')?.textContent)"
     )

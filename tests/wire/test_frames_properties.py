@@ -206,9 +206,8 @@ def test_memory_grows_with_received_bytes_only(announced: int) -> None:
             decoder.received(count)
             assert decoder.next() is None or sent + count == announced
             sent += count
-            most = tracemalloc.get_traced_memory()[
-                1
-            ]  # at any time: the body was not copied either
+            # At any time: the body was not copied either.
+            most = tracemalloc.get_traced_memory()[1]
             step = max(FIRST_BODY_BYTES, min(sent, max(GROWTH_BYTES, sent // 4)))
             # The allocator of bytearrays may itself take an eighth more.
             assert most <= 1.125 * (sent + step) + 2 * BUFFER_BYTES

@@ -174,10 +174,11 @@ def test_bad_shapes_are_refused(shape: str) -> None:
         ("[0,2147483647]", None),
         ("[0,2147483648]", TENSOR),
         ("[0,9223372036854775808]", TENSOR),
+        # NumPy cannot make it, although it is empty.
         (
             "[0,2147483647,2147483647,2147483647]",
             TENSOR,
-        ),  # NumPy cannot make it, although it is empty
+        ),
         ("[0,-1]", TENSOR),
     ],
 )

@@ -158,9 +158,8 @@ def build(path: Path, fault: str, seed: int) -> None:
 
 
 def _front(net: _Network, fault: str) -> None:
-    if (
-        fault == "wants -1 to 1"
-    ):  # as if the picture were -1 to 1, which the network turns into 0 to 1
+    # As if the picture were -1 to 1, which the network turns into 0 to 1.
+    if fault == "wants -1 to 1":
         net.add("Add", np.float32(1))
         net.add("Mul", np.float32(0.5))
     if fault == "wants 0 to 255":

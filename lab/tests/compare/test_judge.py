@@ -235,9 +235,10 @@ def test_rounding_is_not_a_loss_beside_a_perfect_reference() -> None:
         few["worse"]["test"]["text"]
         == "mean absolute error +0.5; a loss shows from 6 samples on"
     )
+    # As the score is shown.
     assert (
         verdicts["worse"]["test"]["text"] == "mean absolute error +0.5 (+0.5 to +0.5)"
-    )  # as the score is shown
+    )
     assert verdicts["rounded"]["test"]["text"].endswith(
         "; a change below 0.1% counts as none"
     )

@@ -66,9 +66,8 @@ def test_versions_of_two_frameworks_match(tmp_path: Path) -> None:
     assert result["first_differing"] == []
     assert result["cause"] is None
     assert len(result["pairs"]) == result["layers"][0] + 1
-    assert (
-        result["pairs"][1]["other"]["operator"] == "Relu"
-    )  # not Conv, which has no activation in it
+    # Not Conv, which has no activation in it.
+    assert result["pairs"][1]["other"]["operator"] == "Relu"
     assert max(pair["difference"] for pair in result["pairs"]) < 1e-4
 
 

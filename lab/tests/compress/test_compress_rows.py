@@ -21,10 +21,11 @@ TOLERANCE = 0.01
 differently while training.
 """
 
+# TorchScript stores the paths of the sources.
 SIZE_TOLERANCE = {
     "rel": 0.03,
     "abs": 1000,
-}  # TorchScript stores the paths of the sources
+}
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +40,10 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_document_states_the_measured_values(row: Row, tmp_path: Path) -> None:
     """A row has accuracy and sizes, or the reason of a refusal."""
     if row.refusal:
+        # Before its figures.
         with pytest.raises(
             ConversionError, match=re.escape(" ".join(row.refusal.split()[:6]))
-        ):  # before its figures
+        ):
             TOOL.compress(row.cell, tmp_path)
         return
     compression = TOOL.compress(row.cell, tmp_path)

@@ -181,9 +181,8 @@ def build(network: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(7)
         module = NETWORKS[network]()
-        for _ in range(
-            20
-        ):  # in training mode, so that normalisations collect statistics
+        # In training mode, so that normalisations collect statistics.
+        for _ in range(20):
             with torch.no_grad():
                 module(*examples(network, 16))
     return module.eval()

@@ -163,13 +163,11 @@ class Workshop:
         assert conversion.path.exists()
         assert conversion.result_bytes > 0
         if not KINDS[cell.kind].served:
-            shutil.rmtree(
-                conversion.path
-            )  # not a version, which the next cell would replace
+            # Not a version, which the next cell would replace.
+            shutil.rmtree(conversion.path)
             return WRITTEN
-        trust_one(
-            self.models, cell.folder, self.state
-        )  # a program of torch.export is code
+        # A program of torch.export is code.
+        trust_one(self.models, cell.folder, self.state)
         with np.load(next(home.glob("samples/*.npz"))) as file:
             samples = dict(file)
         task = "image-classification" if cell.model == "digits" else "tensors"

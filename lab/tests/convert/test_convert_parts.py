@@ -214,9 +214,8 @@ def test_a_missing_network_is_reported(
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv(
-        "PIP_INDEX_URL", "http://127.0.0.1:9/simple"
-    )  # discard: nothing listens there
+    # Discard: nothing listens there.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     (tmp_path / "small" / "lib").mkdir(parents=True)
     (tmp_path / "small" / "lib" / "half").write_text("made")
     notes: list[str] = []
@@ -258,9 +257,8 @@ def test_a_full_disk_during_the_installation_is_reported(tmp_path: Path) -> None
         "small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (64 << 10, hard)
-    )  # larger files cannot be written, as on a full disk
+    # Larger files cannot be written, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
     try:
         with pytest.raises(
             ConversionError,

@@ -85,9 +85,8 @@ def test_nested_results_get_the_servers_names(kind: str, tmp_path: Path) -> None
     conversion = convert(tmp_path, models, kind)
     assert conversion.agreement is not None
     assert conversion.agreement.error < 1e-6
-    assert not any(
-        "one row" in note for note in conversion.notes
-    )  # the module accepts any number of them
+    # The module accepts any number of them.
+    assert not any("one row" in note for note in conversion.notes)
 
 
 def test_a_branch_that_depends_on_values_is_scripted(tmp_path: Path) -> None:

@@ -515,9 +515,8 @@ def test_int8_needs_samples(convert: Convert) -> None:
     with pytest.raises(
         ConversionError, match=r"there are none; give --samples FOLDER$"
     ):
-        convert(
-            model="bare", quantize="int8"
-        )  # a folder beside it would be shared by all models
+        # A folder beside it would be shared by all models.
+        convert(model="bare", quantize="int8")
 
 
 def test_a_version_without_a_path_is_refused(convert: Convert, folder: Path) -> None:
@@ -563,9 +562,8 @@ def test_unusable_samples_are_skipped(
         file.truncate((256 << 20) + 1)
     np.savez_compressed(samples / "bomb.npz", features=rows)
     bomb = bytearray((samples / "bomb.npz").read_bytes())
-    struct.pack_into(
-        "<I", bomb, bomb.index(b"PK\1\2") + 24, 2_000_000_000
-    )  # its claimed unpacked size
+    # Its claimed unpacked size.
+    struct.pack_into("<I", bomb, bomb.index(b"PK\1\2") + 24, 2_000_000_000)
     (samples / "bomb.npz").write_bytes(bomb)
     header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 3)}
     with (
@@ -769,9 +767,8 @@ def test_an_interrupted_run_leaves_nothing(
     assert contents(folder) == before
     wait_until(lambda: not is_alive(tool))
     if number != signal.SIGKILL:
-        wait_until(
-            lambda: not any(map(is_alive, children))
-        )  # they were killed: the system may take a moment
+        # They were killed: the system may take a moment.
+        wait_until(lambda: not any(map(is_alive, children)))
         assert not list(state.glob("convert-*"))
     convert(quantize="fp16")
     wait_until(lambda: not any(map(is_alive, children)))

@@ -34,9 +34,8 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         FOLDER_VARIABLE, os.environ.get(FOLDER_VARIABLE) or str(ROOT / ".converters")
     )
-    monkeypatch.setenv(
-        MODULES_VARIABLE, str(ROOT / ".venv-all" / "tfjs")
-    )  # `make test-convert` makes it
+    # `make test-convert` makes it.
+    monkeypatch.setenv(MODULES_VARIABLE, str(ROOT / ".venv-all" / "tfjs"))
 
 
 def converted(models: Path, model: str, kind: str, **settings: object) -> Conversion:

@@ -57,9 +57,10 @@ def client(engine: str, form: str, assets: Path) -> Iterator[Client]:
     ("engine", "form", "case"),
     [
         *parameters("gunicorn", [case for case in CASES if not case.is_sequence]),
+        # Several refuse them.
         *parameters(
             "gunicorn, one worker", [case for case in CASES if case.is_sequence]
-        ),  # several refuse them
+        ),
         *parameters("Ray", CASES, pytest.mark.ray, pytest.mark.alone),
     ],
     scope="module",

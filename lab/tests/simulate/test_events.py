@@ -72,9 +72,10 @@ def test_a_frozen_server_answers_again_after_the_thaw(serve_on, transport):
             impatient.result(0.5)
         assert served.phone.processes.pid is not None  # the process still exists
         served.phone.end(freeze)
+        # Late, but not lost.
         assert patient.result()["predictions"][0]["value"] == pytest.approx(
             WIDTH, abs=1e-3
-        )  # late, but not lost
+        )
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     assert not served.phone.processes.exits
 

@@ -138,9 +138,8 @@ def test_the_duty_cycle_stops_and_continues():
         assert sent.stopped
         after = len(sent.signals)
         cycle.set(0.5, True)
-        assert sent.signals[after:] == [
-            signal.SIGSTOP
-        ]  # nothing else was sent in between
+        # Nothing else was sent in between.
+        assert sent.signals[after:] == [signal.SIGSTOP]
     finally:
         cycle.close()
     pairs = list(zip(sent.signals, sent.signals[1:], strict=False))

@@ -215,9 +215,8 @@ def test_a_timeline_of_events_is_run(run):
         one.says(f"{event} begins, for 0.")
         one.says(f"{event} ends")
     with one.client() as client:
-        eventually(
-            lambda: found(client)
-        )  # the new process may start later than all of these
+        # The new process may start later than all of these.
+        eventually(lambda: found(client))
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(60) == 0
@@ -238,9 +237,8 @@ def test_a_server_too_large_for_the_phone_is_killed(run):
     """The run exits with 1 and explains it."""
     one = run("--memory", "32M")
     eventually(lambda: one.ready.exists() or one.process.poll() is not None)
-    if (
-        one.process.poll() is None
-    ):  # the bare server fits, the runtime and a model don't
+    # The bare server fits, the runtime and a model don't.
+    if one.process.poll() is None:
         with pytest.raises(ServerUnreachableError), one.client(0.0) as client:
             width(client)
     assert one.process.wait(60) == 1
