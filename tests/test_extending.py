@@ -54,11 +54,9 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(extended: Path) -> dict[str, str]:
     """Return the environment in which Python finds the copy."""
-    return {
-        "PYTHONPATH": os.pathsep.join(
-            str(extended / root) for root in ("server", "client")
-        )
-    }
+    folders = [str(extended / root) for root in ("server", "client")]
+    folders.append(os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def with_hint(error: ServerError, data: RawInput) -> ServerError:
     return ServerError(error.status, error.code, error.message, hint)
 
 
-def _png(image: Any) -> memoryview:
+def _png(image: Any) -> bytes:
     """Encode a Pillow image as PNG, with its EXIF orientation."""
     if image.mode in ("F", "I"):
         raise TypeError(
@@ -90,7 +90,7 @@ def _png(image: Any) -> memoryview:
     converted = image if image.mode in PNG_MODES else image.convert("RGB")
     # Fast compression, because the file stays on this device or in its network.
     converted.save(file, "PNG", exif=image.getexif(), compress_level=1)
-    return file.getbuffer()
+    return file.getvalue()
 
 
 def _rows(table: Any) -> Any:
@@ -107,7 +107,7 @@ def _rows(table: Any) -> Any:
     return table.to_dict()
 
 
-def _npy(array: Array) -> memoryview:
+def _npy(array: Array) -> bytes:
     """Encode an array as a ``.npy`` file in native byte order."""
     if array.dtype.kind not in "biuf":
         raise TypeError(
@@ -117,7 +117,7 @@ def _npy(array: Array) -> memoryview:
     file = io.BytesIO()
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     np.save(file, native, allow_pickle=False)
-    return file.getbuffer()
+    return file.getvalue()
 
 
 def _plain(value: Any) -> Any:

@@ -26,7 +26,9 @@ LIMITS = Limits(120)
 SLEEP = ["sleep", "600"]
 NESTED = """
 import os, subprocess, sys
-inner = subprocess.Popen(["sleep", "600"], start_new_session=True)
+command = ["sh", "-c", "echo started; while :; do sleep 600; done"]
+inner = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+inner.stdout.readline()
 print(os.getsid(0), inner.pid, flush=True)
 inner.wait()
 """
@@ -99,7 +101,10 @@ def test_all_descendants_are_killed() -> None:
 
 
 def test_a_child_may_exit_first() -> None:
-    code = "import signal, sys; signal.signal(15, lambda *a: sys.exit(4)); print(1, flush=True); signal.pause()"
+    code = (
+        "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
+        "print(1, flush=True); signal.sigwait([15]); sys.exit(4)"
+    )
     child = Child(python(code), Streams(stdout=subprocess.PIPE))
     assert child.process.stdout is not None
     child.process.stdout.readline()

@@ -158,7 +158,7 @@ def npy(array: Array) -> memoryview:
     """Return the bytes of an .npy file."""
     file = io.BytesIO()
     np.save(file, array)
-    return file.getbuffer()
+    return memoryview(file.getvalue())
 
 
 INPUTS: dict[str, dict[str, Any]] = {
@@ -202,7 +202,7 @@ def test_an_array_of_pixels_is_a_picture(case: str, kind: str) -> None:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     expected, context = (
-        (one := asked.prepare(file.getbuffer())).runs[0]["image"],
+        (one := asked.prepare(file.getvalue())).runs[0]["image"],
         one.context,
     )
     sent = [pixels, np.asfortranarray(pixels)] + (
@@ -214,7 +214,7 @@ def test_an_array_of_pixels_is_a_picture(case: str, kind: str) -> None:
         np.testing.assert_array_equal(found.runs[0]["image"], expected)
     drawn = [
         asked.annotate(body, NO_HINTS, [], [], context)
-        for body in (file.getbuffer(), npy(pixels))
+        for body in (file.getvalue(), npy(pixels))
     ]
     assert drawn[0] == drawn[1]
 

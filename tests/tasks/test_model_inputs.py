@@ -237,7 +237,7 @@ def test_an_array_for_columns(tmp_path: Path) -> None:
     file = io.BytesIO()
     np.save(file, np.array([[1, 2], [3, 4]]))
     assert {
-        name: array.tolist() for name, array in rows.read(file.getbuffer())[0].items()
+        name: array.tolist() for name, array in rows.read(file.getvalue())[0].items()
     } == {
         "a": [[1], [3]],
         "b": [2, 4],
@@ -245,11 +245,11 @@ def test_an_array_for_columns(tmp_path: Path) -> None:
     with pytest.raises(
         ApiError, match=r"input 'city': expected BYTES \[-1, 1\], got INT64 \[2, 1\]"
     ):
-        table(tmp_path, PEOPLE[1:]).read(file.getbuffer())
+        table(tmp_path, PEOPLE[1:]).read(file.getvalue())
     with pytest.raises(
         ApiError, match=r"input 'row': expected INT64 \[-1, 3\], got INT64 \[2, 2\]"
     ):
-        table(tmp_path, PEOPLE).read(file.getbuffer())
+        table(tmp_path, PEOPLE).read(file.getvalue())
 
 
 def test_a_detector_with_a_state(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Flask gets every other request.
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -334,8 +335,11 @@ def _read_request(
     Raises:
         ApiError: for an invalid encoding, query or JSON length, in this order.
     """
-    # A Body, or a BytesIO where there is no body.
-    body: memoryview = environ["wsgi.input"].getbuffer()
+    received = environ["wsgi.input"]
+    # Without a body it is an empty BytesIO. No view of that is kept: Python 3.14 logs
+    # an error if the garbage collector frees the object before the view.
+    has_body = not isinstance(received, io.BytesIO)
+    body = received.getbuffer() if has_body else memoryview(b"")
     encoding = environ.get("HTTP_CONTENT_ENCODING")
     if encoding is not None:
         body = memoryview(compression.inflate(body, encoding, max_inflated))
