@@ -201,7 +201,7 @@ class _Server:
     def _end(self) -> None:
         self._unloaded_models.close()
         log.info(
-            "stopping: requests under way get up to %g s", self._config.drain_timeout
+            "stopping: pending requests get up to %g s", self._config.drain_timeout
         )
         self._drain()
 

@@ -86,7 +86,7 @@ def test_requests_wait_for_a_thread_when_none_can_start(
 def test_a_signal_drains_the_server_when_no_thread_can_start(server: Server) -> None:
     take_threads(server)
     assert server.stop() == 0
-    assert "stopping: requests under way" in server.log.read_text()
+    assert "stopping: pending requests" in server.log.read_text()
 
 
 def test_the_listeners_pause_without_a_free_descriptor(server: Server) -> None:

@@ -481,7 +481,7 @@ def test_a_server_ended_while_loading_was_never_ready(slow, models_copy, tmp_pat
         _, log = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, ready.exists()) == (0, False), log
     assert "--load" not in log
-    assert "stopping: requests under way get up to 0.6 s" in log
+    assert "stopping: pending requests get up to 0.6 s" in log
 
 
 def test_accepted_requests_finish_after_a_load_fails_at_the_start(

@@ -254,7 +254,7 @@ def read_until(terminal: int, end: str) -> str:
 def test_requests_are_listed_on_a_terminal(tmp_path: Path) -> None:
     main, terminal = os.openpty()
     with serving(tmp_path, terminal):
-        text = read_until(main, "the socket protocol is spoken at")
+        text = read_until(main, "the socket protocol is served at")
         url = re.search(r"http://127\.0\.0\.1:\d+", text)
         assert url is not None
         requests.get(f"{url[0]}/v2/models", timeout=120)
@@ -270,7 +270,7 @@ def test_requests_do_not_wait_for_a_blocked_log(tmp_path: Path) -> None:
     ):
         url = re.search(
             r"http://127\.0\.0\.1:\d+",
-            read_until(reader, "the socket protocol is spoken at"),
+            read_until(reader, "the socket protocol is served at"),
         )
         assert url is not None
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)

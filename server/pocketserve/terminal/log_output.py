@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 from pocketserve.config import STATE_VARIABLE, Config, unknown_variables
-from pocketserve.terminal.output import NARROW, printable, terminal_columns
+from pocketserve.terminal.output import (
+    INDENT,
+    NARROW,
+    printable,
+    terminal_columns,
+    wrap,
+)
 
 CHUNK: Final = 1000
 """Characters per write.
@@ -76,12 +82,16 @@ class LogFormatter(logging.Formatter):
     The lines of a traceback follow, indented, so that none looks like a record.
     """
 
+    columns: int | None = None
+    """Width at which a line is wrapped between words; None: it is not."""
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line, and its traceback's."""
         lines = list(map(printable, super().format(record).split("\n")))
         if record.exc_info or record.stack_info:
             return "\n    ".join(lines)
-        return "\\n".join(lines)
+        line = "\\n".join(lines)
+        return line if self.columns is None else wrap(line, "", INDENT, self.columns)
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -103,11 +113,14 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def _line_formatter() -> LogFormatter:
-    """Return the formatter of lines; without the date on a narrow terminal."""
-    is_narrow = terminal_columns(2) < NARROW
-    return LogFormatter(
-        "%(asctime)s %(levelname)s %(message)s", "%H:%M:%S" if is_narrow else None
-    )
+    """Return the formatter of lines; without the date, and wrapped, if narrow."""
+    layout = "%(asctime)s %(levelname)s %(message)s"
+    columns = terminal_columns(2)
+    if columns >= NARROW:
+        return LogFormatter(layout)
+    formatter = LogFormatter(layout, "%H:%M:%S")
+    formatter.columns = columns
+    return formatter
 
 
 def prepare_process(config: Config) -> None:

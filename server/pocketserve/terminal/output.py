@@ -184,13 +184,13 @@ def print_text(
     """
     stream = sys.stdout if stream is None else stream
     for line in text.splitlines():
-        lines = _wrapped(printable(line), "", indent, _columns(stream))
+        lines = wrap(printable(line), "", indent, _columns(stream))
         _print_painted(_paint(mark, stream) + lines[len(mark) :], stream)
 
 
 def print_indented(text: str) -> None:
     """Print an indented text, wrapped to the terminal."""
-    print(_wrapped(printable(text), INDENT, INDENT, _columns(sys.stdout)))
+    print(wrap(printable(text), INDENT, INDENT, _columns(sys.stdout)))
 
 
 def print_table(
@@ -232,11 +232,11 @@ def _print_row(row: Sequence[str], indent: int, style: str) -> None:
         line = begin + _paint(last, sys.stdout, style)
         _print_painted(line.rstrip(), sys.stdout)
     elif room >= LEAST_ROOM:
-        wrapped = _wrapped(last, " " * indent, " " * indent)
+        wrapped = wrap(last, " " * indent, " " * indent)
         _print_painted(begin + wrapped[indent:], sys.stdout)
     else:
         _print_painted(begin.rstrip(), sys.stdout)
-        print(_wrapped(last.strip(), INDENT, INDENT))
+        print(wrap(last.strip(), INDENT, INDENT))
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
@@ -284,11 +284,15 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     indent = " " * width if has_room else INDENT
     for name, value in facts:
         if value:
-            print(_wrapped(printable(value), printable(name).ljust(width), indent))
+            print(wrap(printable(value), printable(name).ljust(width), indent))
 
 
-def _wrapped(text: str, begin: str, indent: str, columns: int | None = None) -> str:
-    """Wrap a text; ``begin`` precedes the first line, ``indent`` the others."""
+def wrap(text: str, begin: str, indent: str, columns: int | None = None) -> str:
+    """Wrap a text between words; ``begin`` precedes the first line, ``indent`` the rest.
+
+    Args:
+        columns: the width; by default the terminal's.
+    """
     columns = terminal_columns() if columns is None else columns
     if len(begin) + len(text) <= columns:
         return begin + text  # unchanged, with all spaces

@@ -93,7 +93,7 @@ def _ready(config: Config, endpoints: Endpoints, *, open_page: bool) -> None:
     gc.enable()
     logging.info("serving %s at http://%s", config.models_dir, endpoints.http)
     if endpoints.socket is not None:
-        logging.info("the socket protocol is spoken at %s", endpoints.socket)
+        logging.info("the socket protocol is served at %s", endpoints.socket)
     if config.auth:
         logging.info(
             "the token is in %s; `pocketserve token` prints it", config.token_file
