@@ -1,9 +1,11 @@
-"""Reads names of classes from the graph of a classifier, as converters of scikit-learn and boosted trees write it.
+"""Read class names from the graph of a classifier.
 
-Such a model has an output with the winning class of each row, and another with scores by column. The names of the
-columns are in the nodes before the output of classes. The walk from that output goes backwards over nodes that keep the
-classes, and ends at a node that has them. Sources: "Operators", ai.onnx.ml (TreeEnsembleClassifier, LinearClassifier,
-SVMClassifier, LabelEncoder, ZipMap, ArrayFeatureExtractor); onnx/sklearn-onnx, operator_converters.
+Converters of scikit-learn and of boosted trees write such graphs: one output has each
+row's winning class, another has scores by column. The names of the columns are in the
+nodes before the output of classes. The search follows the graph backwards from that
+output, over nodes that keep the classes, to a node that defines them. Sources:
+"Operators", ai.onnx.ml (TreeEnsembleClassifier, LinearClassifier, SVMClassifier,
+LabelEncoder, ZipMap, ArrayFeatureExtractor); onnx/sklearn-onnx, operator_converters.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader, Span
@@ -19,9 +22,8 @@ from pocketserve.runtimes.metadata import ClassOutput
 BUDGET = 5_000_000  # fields that are read one by one, as in :mod:`.check`
 MAX_STEPS = 400  # nodes from outputs to their classes, over all outputs
 MAX_CLASSES = 1 << 16
-MAX_NAMES = (
-    8 * MAX_CLASSES
-)  # in all lists of a file: those of classifiers, encoders and score columns
+# in all lists of a file: those of classifiers, encoders and score columns
+MAX_NAMES = 8 * MAX_CLASSES
 MAX_NAME_BYTES = 4 << 20  # of all names of a file together
 MAX_TARGETS = 400  # of one output
 
@@ -40,9 +42,28 @@ _INT32, _INT64, _STRING = 6, 7, 8  # TensorProto.DataType
 Names = tuple[str, ...]
 
 
-def read_class_outputs(path: Path) -> dict[str, ClassOutput]:
-    """Return outputs whose values or columns are classes, by name; empty if the graph shows none.
+class _IntegerStorage(NamedTuple):
+    """Where a TensorProto keeps integers of one type."""
 
+    struct_code: str
+    item_bytes: int
+    field: int
+
+
+_INTEGERS = {_INT32: _IntegerStorage("i", 4, 5), _INT64: _IntegerStorage("q", 8, 7)}
+
+
+class _NodeOutput(NamedTuple):
+    """A node, and the position of one of its outputs."""
+
+    node: Span
+    position: int
+
+
+def read_class_outputs(path: Path) -> dict[str, ClassOutput]:
+    """Return the outputs whose values or columns are classes.
+
+    The result is empty if the graph doesn't show any.
     Raises:
         DamagedFileError: the file is damaged, or its graph is too large.
     """
@@ -57,9 +78,10 @@ def read_class_outputs(path: Path) -> dict[str, ClassOutput]:
 class _ClassGraph:
     """Follows the nodes of a main graph backwards from its outputs.
 
-    Field numbers: GraphProto 1 node, 5 initializer, 12 output; NodeProto 1 input, 2 output, 4 op_type, 5 attribute;
-    AttributeProto 1 name, 5 t, 8 ints, 9 strings; TensorProto 1 dims, 2 data_type, 5 int32_data, 6 string_data,
-    7 int64_data, 8 name, 9 raw_data.
+    Field numbers: GraphProto 1 node, 5 initializer, 12 output; NodeProto 1 input, 2
+    output, 4 op_type, 5 attribute; AttributeProto 1 name, 5 t, 8 ints, 9 strings;
+    TensorProto 1 dims, 2 data_type, 5 int32_data, 6 string_data, 7 int64_data, 8 name,
+    9 raw_data.
     """
 
     def __init__(self, reader: ProtobufReader, graph: Span) -> None:
@@ -67,18 +89,15 @@ class _ClassGraph:
         self._steps = MAX_STEPS
         self._names_left = MAX_NAMES
         self._bytes_left = MAX_NAME_BYTES
-        self._class_outputs: dict[
-            str, ClassOutput | None
-        ] = {}  # by tensor; None also while its classes are looked for
-        self._nodes: dict[
-            str, tuple[Span, int]
-        ] = {}  # by output: its node, and which of the node's outputs it is
+        # by tensor; None, too, while its classes are being determined
+        self._class_outputs: dict[str, ClassOutput | None] = {}
+        self._nodes: dict[str, _NodeOutput] = {}
         self._tensors: dict[str, Span] = {}
         self._outputs: list[str] = []
         for number, span in reader.parts(graph):
             if number == 1:
                 for position, name in enumerate(reader.texts(span, 2)):
-                    self._nodes[name] = span, position
+                    self._nodes[name] = _NodeOutput(span, position)
             elif number == 5:
                 self._tensors[self._name(span, 8)] = span
             elif number == 12:
@@ -88,10 +107,11 @@ class _ClassGraph:
         outputs: dict[str, ClassOutput] = {}
         for name in self._outputs:
             classes = self._classes(name)
-            columns = () if classes is not None else self._columns(name)
             if classes is not None:
                 outputs[name] = classes
-            elif columns:
+                continue
+            columns = self._columns(name)
+            if columns:
                 outputs[name] = ClassOutput((columns,), is_label=False)
         return outputs
 
@@ -107,26 +127,37 @@ class _ClassGraph:
 
     def _classes_of_node(self, span: Span, position: int) -> ClassOutput | None:
         kind = self._kind(span)
-        inputs = self._reader.texts(span, 1)
-        if kind in _CLASSIFIERS and position == 0 and kind != "ZipMap":
+        if kind in _CLASSIFIERS and kind != "ZipMap" and position == 0:
             names = self._class_attribute(span)
             return ClassOutput((names,)) if names else None
         if kind in ("ArgMax", "ArgMin"):
             return ClassOutput(((),), lowest_wins=kind == "ArgMin")
+        inputs = self._reader.texts(span, 1)
         if kind in ("ArrayFeatureExtractor", "Gather") and len(inputs) == 2:
             names = self._constant(inputs[0])
             return ClassOutput((names,)) if len(names) > 1 else None
         if kind == "Concat":
             return self._of_several_targets(inputs)
-        source = (
-            self._classes(inputs[0])
-            if inputs and kind in (*_KEEP_CLASSES, "LabelEncoder")
-            else None
-        )
-        if source is None or kind != "LabelEncoder":
-            return source
-        encoded = [self._encoded(span, names) for names in source.targets]
-        return source._replace(targets=tuple(encoded)) if all(encoded) else None
+        if not inputs:
+            return None
+        if kind in _KEEP_CLASSES:
+            return self._classes(inputs[0])
+        if kind == "LabelEncoder":
+            return self._encoded_classes(span, inputs[0])
+        return None
+
+    def _encoded_classes(self, encoder: Span, source: str) -> ClassOutput | None:
+        """Return the classes of a tensor after a LabelEncoder."""
+        classes = self._classes(source)
+        if classes is None:
+            return None
+        targets = []
+        for names in classes.targets:
+            encoded = self._encoded(encoder, names)
+            if not encoded:
+                return None
+            targets.append(encoded)
+        return classes._replace(targets=tuple(targets))
 
     def _of_several_targets(self, inputs: Sequence[str]) -> ClassOutput | None:
         targets: list[Names] = []
@@ -141,19 +172,23 @@ class _ClassGraph:
 
     def _columns(self, name: str) -> Names:
         """Return the names of score columns; empty if unknown."""
-        node = self._step_to(name)
-        if node is None:
+        output = self._step_to(name)
+        if output is None:
             return ()
-        span, position = node
-        kind = self._kind(span)
+        node, position = output
+        kind = self._kind(node)
         if kind == "ZipMap" or (kind in _CLASSIFIERS and position == 1):
-            return self._class_attribute(span)
-        inputs = self._reader.texts(span, 1)
-        return self._columns(inputs[0]) if inputs and kind in _KEEP_COLUMNS else ()
+            return self._class_attribute(node)
+        inputs = self._reader.texts(node, 1)
+        if not inputs or kind not in _KEEP_COLUMNS:
+            return ()
+        return self._columns(inputs[0])
 
-    def _step_to(self, name: str) -> tuple[Span, int] | None:
+    def _step_to(self, name: str) -> _NodeOutput | None:
         self._steps -= 1
-        return self._nodes.get(name) if self._steps >= 0 else None
+        if self._steps < 0:
+            return None
+        return self._nodes.get(name)
 
     def _kind(self, node: Span) -> str:
         return "".join(self._reader.texts(node, 4)[-1:])
@@ -164,7 +199,10 @@ class _ClassGraph:
 
     def _class_attribute(self, node: Span) -> Names:
         for name, span in self._attributes(node):
-            if name in _CLASS_ATTRIBUTES and (names := self._list(span)):
+            if name not in _CLASS_ATTRIBUTES:
+                continue
+            names = self._list(span)
+            if names:
                 return names
         return ()
 
@@ -178,10 +216,12 @@ class _ClassGraph:
             elif name in ("values_int64s", "values_strings"):
                 values = self._list(span)
         mapping = dict(zip(keys, values, strict=False))
-        if not all(name in mapping for name in names):
+        if not mapping.keys() >= set(names):
             return ()
         self._pay_names(len(names))
-        return tuple(mapping[name] for name in names) if names else values
+        if not names:
+            return values
+        return tuple(mapping[name] for name in names)
 
     def _list(self, attribute: Span) -> Names:
         """Return an attribute's integers or texts, as texts."""
@@ -191,39 +231,44 @@ class _ClassGraph:
     def _constant(self, name: str) -> Names:
         """Return a constant list of integers or texts as texts; else empty."""
         tensor = self._tensors.get(name)
-        if (
-            tensor is None
-            and (node := self._step_to(name)) is not None
-            and self._kind(node[0]) == "Constant"
-        ):
-            values = [
-                self._reader.messages(span, 5)
-                for key, span in self._attributes(node[0])
-                if key == "value"
-            ]
-            tensor = next(values[0], None) if values else None
-        return () if tensor is None else self._elements(tensor)
+        if tensor is None:
+            tensor = self._constant_node_value(name)
+        if tensor is None:
+            return ()
+        return self._elements(tensor)
+
+    def _constant_node_value(self, name: str) -> Span | None:
+        """Return the tensor in the ``Constant`` node of a name, or None."""
+        output = self._step_to(name)
+        if output is None or self._kind(output.node) != "Constant":
+            return None
+        for key, span in self._attributes(output.node):
+            if key == "value":
+                return next(self._reader.messages(span, 5), None)
+        return None
 
     def _elements(self, tensor: Span) -> Names:
+        """Return the elements of a list; empty for other shapes and types."""
         sizes = [size for size in self._reader.integers(tensor, 1) if size != 1]
-        kind = self._reader.integers(tensor, 2)[-1:]
         if len(sizes) != 1 or sizes[0] > MAX_CLASSES:
             return ()
-        if kind == [_STRING]:
-            return self._texts(self._reader.messages(tensor, 6))
-        if kind not in ([_INT32], [_INT64]):
+        kinds = self._reader.integers(tensor, 2)
+        if not kinds:
             return ()
-        raw = b"".join(
-            self._reader.data[start:end]
-            for start, end in self._reader.messages(tensor, 9)
-        )
-        code, size, field = ("i", 4, 5) if kind == [_INT32] else ("q", 8, 7)
-        if raw and len(raw) == size * sizes[0]:
-            self._pay_names(sizes[0])
-            return tuple(
-                str(value) for value in struct.unpack(f"<{sizes[0]}{code}", raw)
-            )
-        return self._signed(self._reader.integers(tensor, field))
+        if kinds[-1] == _STRING:
+            return self._texts(self._reader.messages(tensor, 6))
+        storage = _INTEGERS.get(kinds[-1])
+        if storage is None:
+            return ()
+        raw = bytearray()
+        for start, end in self._reader.messages(tensor, 9):
+            raw += self._reader.data[start:end]
+        count = sizes[0]
+        if not raw or len(raw) != storage.item_bytes * count:
+            return self._signed(self._reader.integers(tensor, storage.field))
+        self._pay_names(count)
+        values = struct.unpack(f"<{count}{storage.struct_code}", raw)
+        return tuple(map(str, values))
 
     def _texts(self, spans: Iterator[Span]) -> Names:
         names: list[str] = []
@@ -239,9 +284,12 @@ class _ClassGraph:
         self._pay_names(len(values))
         if len(values) > MAX_CLASSES:
             raise DamagedFileError("it names too many classes")
-        return tuple(
-            str(value - (1 << 64) if value >= 1 << 63 else value) for value in values
-        )
+        names = []
+        for value in values:
+            if value >= 1 << 63:
+                value -= 1 << 64
+            names.append(str(value))
+        return tuple(names)
 
     def _pay_names(self, count: int, size: int = 0) -> None:
         """Take names from the limits of the file.

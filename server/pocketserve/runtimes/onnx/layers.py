@@ -7,7 +7,9 @@ protobuf.dev), so a graph of further outputs is simply appended to the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,42 +44,79 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     nodes, declared = _read_graph(data)
     nodes = _sorted(nodes)
     live = list(_depending(nodes, declared))
-    operators = {name: node.operator for node in live for name in node.outputs if name}
+    operators = {}
+    for node in live:
+        for name in node.outputs:
+            if name:
+                operators[name] = node.operator
     dequantized = _dequantized(live, operators)
-    quantized = {*dequantized, *_of_integers(nodes)}
+    content = data + _more_outputs(operators, declared)
+    native = _open_unfused(content, path.parent, source.threads)
+    floats = _float_outputs(native)
+    return _LayerRun(
+        native=native,
+        order=[name for name in operators if name in floats],
+        operators=operators,
+        dequantized=dequantized,
+        quantized={*dequantized, *_of_integers(nodes)},
+    )
+
+
+def _open_unfused(content: bytes, weights: Path, threads: int) -> Any:
+    """Create a session whose operators are not fused, so that each has its result."""
     ort = import_package("onnxruntime")
     options = ort.SessionOptions()
-    options.intra_op_num_threads = source.threads
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    # Fused operators would have no results of their own.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(path.parent)
+        "session.model_external_initializers_file_folder_path", str(weights)
     )
-    native = ort.InferenceSession(
-        data + _more_outputs(operators, declared), options, providers=[CPU]
-    )
+    return ort.InferenceSession(content, options, providers=[CPU])
+
+
+def _float_outputs(native: Any) -> set[str]:
+    """Return the names of the outputs that have real numbers."""
     floats = set()
     for output in native.get_outputs():
         if output.type in ("tensor(float)", "tensor(float16)"):
             floats.add(output.name)
-    order = [name for name in operators if name in floats]
+    return floats
 
-    def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
+
+@dataclass(frozen=True)
+class _LayerRun:
+    """Runs a model and returns the results of its layers.
+
+    Attributes:
+        order: the results to return, in the order of computation.
+        operators: the operator of each result.
+        dequantized: each quantised result's dequantised one, which is returned instead.
+        quantized: results of quantised operators.
+    """
+
+    native: Any
+    order: Sequence[str]
+    operators: Mapping[str, str]
+    dequantized: Mapping[str, str]
+    quantized: Set[str]
+
+    def __call__(self, inputs: Mapping[str, Array]) -> list[LayerOutput]:
         feeds = {}
-        for entry in native.get_inputs():
+        for entry in self.native.get_inputs():
             feeds[entry.name] = np.ascontiguousarray(inputs[entry.name])
-        values: list[Any] = native.run(order, feeds)
-        arrays = dict(zip(order, values, strict=True))
+        values: list[Any] = self.native.run(self.order, feeds)
+        arrays = dict(zip(self.order, values, strict=True))
+        replacements = set(self.dequantized.values())
         layers = []
-        for name in order:
-            if name in dequantized.values():
+        for name in self.order:
+            if name in replacements:
                 continue
-            array = np.asarray(arrays[dequantized.get(name, name)], np.float32)
-            layers.append(LayerOutput(name, operators[name], array, name in quantized))
+            value = arrays[self.dequantized.get(name, name)]
+            array = np.asarray(value, np.float32)
+            is_quantized = name in self.quantized
+            layers.append(LayerOutput(name, self.operators[name], array, is_quantized))
         return layers
-
-    return run
 
 
 def _read_graph(data: bytes) -> tuple[list[_LayerNode], dict[str, set[str]]]:
@@ -140,22 +179,34 @@ def _names(
 
 def _sorted(nodes: list[_LayerNode]) -> list[_LayerNode]:
     """Sort nodes topologically; some tools append nodes at the end of the file."""
-    made_of = {name: node for node in nodes for name in node.outputs if name}
+    made_by: dict[str, _LayerNode] = {}
+    for node in nodes:
+        for name in node.outputs:
+            if name:
+                made_by[name] = node
     order: dict[int, _LayerNode] = {}
     for last in nodes:
         stack = [last]
         while stack:
             node = stack[-1]
-            missing = [
-                made_of[name]
-                for name in node.inputs
-                if name in made_of and id(made_of[name]) not in order
-            ]
-            if id(node) in order or not missing or len(stack) > len(nodes):
+            missing = _first_missing(node, made_by, order)
+            is_cycle = len(stack) > len(nodes)
+            if id(node) in order or missing is None or is_cycle:
                 order[id(node)] = stack.pop()
             else:
-                stack.append(missing[0])
+                stack.append(missing)
     return list(order.values())
+
+
+def _first_missing(
+    node: _LayerNode, made_by: Mapping[str, _LayerNode], order: Container[int]
+) -> _LayerNode | None:
+    """Return the first node before this one that isn't sorted yet."""
+    for name in node.inputs:
+        source = made_by.get(name)
+        if source is not None and id(source) not in order:
+            return source
+    return None
 
 
 def _depending(
@@ -169,14 +220,16 @@ def _depending(
             yield node
 
 
-def _more_outputs(names: Mapping[str, str], declared: Mapping[str, set[str]]) -> bytes:
+def _more_outputs(names: Iterable[str], declared: Mapping[str, set[str]]) -> bytes:
     """Return a ModelProto with further outputs; the framework infers their types."""
-    graph = b""
+    graph = bytearray()
     for name in names:
-        if name not in declared["outputs"]:
-            encoded = name.encode(errors="surrogateescape")
-            graph += _field(12, _field(1, encoded))
-    return _field(7, graph)
+        if name in declared["outputs"]:
+            continue
+        encoded = name.encode(errors="surrogateescape")
+        value_info = _field(1, encoded)
+        graph += _field(12, value_info)
+    return _field(7, bytes(graph))
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -142,11 +142,7 @@ class OnnxSession:
         self._probe_outputs()
         self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
         self.outputs: Sequence[TensorSpec] = _output_specs(self._outputs)
-        if len({spec.name for spec in self.outputs}) != len(self.outputs):
-            raise ModelLoadError(
-                "two outputs would have the same name; export the model with other "
-                "output names"
-            )
+        _check_unique(self.outputs)
         tensor_bytes = sum(map(byte_size, (*self.inputs, *self.outputs)))
         self.memory_bytes = facts.total_bytes + tensor_bytes
         self.properties: Mapping[str, str] = _properties(native)
@@ -208,13 +204,21 @@ class OnnxSession:
         except UnicodeDecodeError as error:  # a ValueError, but the model's fault
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
-            # By name: the classes are in a private module of the package.
-            is_invalid = type(error).__name__ == "InvalidArgument"
-            if is_invalid or (self._takes_sizes and is_about_sizes(str(error))):
-                raise ValueError(clean_text(str(error), 300)) from error
-            if type(error).__module__.startswith("onnxruntime"):
-                raise RuntimeError(clean_text(str(error), 300)) from error
-            raise
+            explained = self._explained(error)
+            if explained is None:
+                raise
+            raise explained from error
+
+    def _explained(self, error: Exception) -> Exception | None:
+        """Return a failed run's error in plain words; None if it isn't the package's."""
+        text = str(error)
+        # By name: the classes are in a private module of the package.
+        is_invalid = type(error).__name__ == "InvalidArgument"
+        if is_invalid or (self._takes_sizes and is_about_sizes(text)):
+            return ValueError(clean_text(text, 300))
+        if type(error).__module__.startswith("onnxruntime"):
+            return RuntimeError(clean_text(text, 300))
+        return None
 
     def _feeds(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         feeds: dict[str, Any] = {}
@@ -233,6 +237,15 @@ class OnnxSession:
             return kind.ortvalue_from_numpy(array)
         bfloat16 = 16  # TensorProto.DataType.BFLOAT16
         return kind.ortvalue_from_numpy_with_onnx_type(array, bfloat16)
+
+
+def _check_unique(outputs: Sequence[TensorSpec]) -> None:
+    names = {spec.name for spec in outputs}
+    if len(names) != len(outputs):
+        raise ModelLoadError(
+            "two outputs would have the same name; export the model with other "
+            "output names"
+        )
 
 
 def _output_specs(outputs: Mapping[str, Output]) -> list[TensorSpec]:
@@ -266,19 +279,20 @@ def _prepared(array: Array, spec: TensorSpec) -> Array:
     if spec.datatype != "BYTES" or array.dtype.kind not in "OSU":
         # ``ascontiguousarray`` would turn shape () into (1,).
         return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-    items = []
-    for item in array.reshape(-1).tolist():
-        if not isinstance(item, bytes):
-            items.append(str(item))
-            continue
-        try:
-            items.append(item.decode())
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands "
-                f"({error})"
-            ) from None
+    items = [_string(item, spec) for item in array.reshape(-1).tolist()]
     return object_array(items).reshape(array.shape)
+
+
+def _string(item: Any, spec: TensorSpec) -> str:
+    if not isinstance(item, bytes):
+        return str(item)
+    try:
+        return item.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands "
+            f"({error})"
+        ) from None
 
 
 def _copied(value: Any) -> Array:

@@ -69,19 +69,31 @@ class SequenceOutput(NamedTuple):
         """Convert a run's list of arrays to ``NAME`` and ``NAME.shapes``."""
         elements, shapes = self.specs
         items = [np.asarray(item) for item in value]
-        rank = max((item.ndim for item in items), default=max(shapes.shape[-1], 0))
-        rows = [(*item.shape, *[-1] * (rank - item.ndim)) for item in items]
-        if not items:
-            sizes = (max(size, 0) for size in elements.shape[1:])
-            joined = np.empty((0, *sizes), DATATYPES[elements.datatype].typestr)
-        elif len({item.shape for item in items}) == 1:
-            joined = np.stack(items)
-        else:
-            joined = np.concatenate([item.reshape(-1) for item in items])
+        joined = self._joined(items)
         return {
             elements.name: _encoded(joined, elements),
-            shapes.name: np.array(rows, np.int64).reshape(len(items), rank),
+            shapes.name: self._shapes(items),
         }
+
+    def _joined(self, items: Sequence[Array]) -> Array:
+        """Stack arrays of one shape; concatenate the values of others."""
+        elements = self.specs[0]
+        if not items:
+            sizes = [max(size, 0) for size in elements.shape[1:]]
+            return np.empty((0, *sizes), DATATYPES[elements.datatype].typestr)
+        shapes = {item.shape for item in items}
+        if len(shapes) == 1:
+            return np.stack(items)
+        return np.concatenate([item.reshape(-1) for item in items])
+
+    def _shapes(self, items: Sequence[Array]) -> Array:
+        """Return a row with each array's shape, padded with -1."""
+        least = max(self.specs[1].shape[-1], 0)
+        rank = max((item.ndim for item in items), default=least)
+        rows = np.full((len(items), rank), -1, np.int64)
+        for row, item in zip(rows, items, strict=True):
+            row[: item.ndim] = item.shape
+        return rows
 
     def learned(self, probe: Probe) -> SequenceOutput:
         """Return the output with the shapes from runs on zeros."""
@@ -112,17 +124,22 @@ class MapOutput(NamedTuple):
             cells.append([row.get(name, math.nan) for name in names])
         table = np.array(cells, DATATYPES[values.datatype].typestr)
         table = table.reshape(len(rows), len(names))
-        labels = object_array(names)
-        if keys.datatype == "INT64":
-            labels = labels.astype(np.int64)
-        labels = _encoded(labels, keys)
-        return {keys.name: labels, values.name: table[0] if is_single else table}
+        if is_single:
+            table = table[0]
+        return {keys.name: _key_array(names, keys), values.name: table}
 
     def learned(self, probe: Probe) -> MapOutput:
         """Return the output with the shapes and keys from runs on zeros."""
         keys, values = map(probe.learned, self.specs)
         names = probe.results[0][keys.name].tolist()
         return self._replace(specs=(keys, values), keys=tuple(names))
+
+
+def _key_array(names: Sequence[Any], spec: TensorSpec) -> Array:
+    labels = object_array(names)
+    if spec.datatype == "INT64":
+        return labels.astype(np.int64)
+    return _encoded(labels, spec)
 
 
 Output = TensorOutput | SequenceOutput | MapOutput
@@ -144,7 +161,9 @@ def input_spec(arg: Any, facts: GraphFacts) -> TensorSpec:
             "export the model with tensors as inputs"
         )
     spec, unranked = _tensor_spec(arg, kind[1], facts)
-    batch = arg.shape[0] if arg.shape and isinstance(arg.shape[0], str) else ""
+    batch = ""
+    if arg.shape and isinstance(arg.shape[0], str):
+        batch = arg.shape[0]
     return spec._replace(open=unranked, batch=batch)
 
 
@@ -156,19 +175,28 @@ def output_of(arg: Any, facts: GraphFacts) -> Output:
         return TensorOutput((spec,), unranked)
     kind = _SEQUENCE.fullmatch(arg.type)
     if kind and kind[1] != "bfloat16":
-        elements = TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,))
-        shapes = TensorSpec(f"{arg.name}.shapes", "INT64", (-1, -1))
-        return SequenceOutput((elements, shapes))
+        return _sequence_output(arg, kind[1])
     kind = _MAPS.fullmatch(arg.type)
     if kind:
-        keys = TensorSpec(f"{arg.name}.keys", _datatype(arg, kind[2]), (-1,))
-        shape = (-1, -1) if kind[1] else (-1,)
-        values = TensorSpec(f"{arg.name}.values", _datatype(arg, kind[3]), shape)
-        return MapOutput((keys, values))
+        return _map_output(arg, kind)
     raise ModelLoadError(
         f"output {arg.name!r} is of type {arg.type}, which cannot be served; export the "
         "model with tensors as outputs"
     )
+
+
+def _sequence_output(arg: Any, element: str) -> SequenceOutput:
+    elements = TensorSpec(arg.name, _datatype(arg, element), (-1,))
+    shapes = TensorSpec(f"{arg.name}.shapes", "INT64", (-1, -1))
+    return SequenceOutput((elements, shapes))
+
+
+def _map_output(arg: Any, kind: re.Match[str]) -> MapOutput:
+    is_sequence, key_type, value_type = kind.groups()
+    keys = TensorSpec(f"{arg.name}.keys", _datatype(arg, key_type), (-1,))
+    shape = (-1, -1) if is_sequence else (-1,)
+    values = TensorSpec(f"{arg.name}.values", _datatype(arg, value_type), shape)
+    return MapOutput((keys, values))
 
 
 def _tensor_spec(arg: Any, element: str, facts: GraphFacts) -> tuple[TensorSpec, bool]:
@@ -196,10 +224,12 @@ def _datatype(arg: Any, element: str) -> str:
 def _encoded(array: Array, spec: TensorSpec) -> Array:
     if spec.datatype != "BYTES":
         return array
-    items = [
-        item.encode() if isinstance(item, str) else bytes(item)
-        for item in array.reshape(-1).tolist()
-    ]
+    items = []
+    for item in array.reshape(-1).tolist():
+        if isinstance(item, str):
+            items.append(item.encode())
+        else:
+            items.append(bytes(item))
     return object_array(items).reshape(array.shape)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,64 +40,95 @@ def read_files(path: Path) -> ModelFiles:
     """Read ``model.json`` and check the weight files in its folder."""
     title = f"{path.parent.name}/{path.name}"
     try:
-        with file_errors(title):
-            if path.stat().st_size > MAX_MODEL_JSON_BYTES:
-                raise ModelLoadError(
-                    f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes"
-                )
-            document = json.loads(path.read_bytes())
-        groups = [
-            _check_group(path, title, group) for group in document["weightsManifest"]
-        ]
+        document = _read_document(path, title)
+        groups = []
+        for group in document["weightsManifest"]:
+            groups.append(_check_group(path, title, group))
         topology = document["modelTopology"]
-        topology = json.loads(topology) if isinstance(topology, str) else topology
-        graph = document.get("format") == "graph-model" or "node" in topology
-        signature = document.get("signature") or (
-            document.get("userDefinedMetadata") or {}
-        ).get("signature")
-        stateful = not graph and any(
-            layer.get("stateful") for layer in dictionaries(topology)
-        )
+        if isinstance(topology, str):
+            topology = json.loads(topology)
+        is_graph = document.get("format") == "graph-model" or "node" in topology
+        signature = _signature(document)
+        is_stateful = not is_graph and _has_stateful_layer(topology)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"{title} is no whole TensorFlow.js model ({type(error).__name__}: "
             f"{str(error)[:100]}); copy or convert it again"
         ) from error
+    shards: list[Path] = []
+    for group in groups:
+        shards += group.files
     return ModelFiles(
-        path.absolute(),
-        title,
-        tuple(shard for shards, _ in groups for shard in shards),
-        graph,
-        signature if isinstance(signature, dict) else {},
-        sum(memory_bytes for _, memory_bytes in groups),
-        stateful,
+        path=path.absolute(),
+        title=title,
+        shards=tuple(shards),
+        graph=is_graph,
+        signature=signature,
+        memory_bytes=sum(group.memory_bytes for group in groups),
+        stateful=is_stateful,
     )
 
 
-def _check_group(
-    model: Path, title: str, group: Mapping[str, Any]
-) -> tuple[list[Path], int]:
-    """Check a group of weights; return its files and its size in memory."""
-    files = [weight_file(model, title, name, _NO_FILE) for name in group["paths"]]
-    weights = [
-        (weight.get("quantization") or weight, _count(weight["shape"]))
-        for weight in group["weights"]
-    ]
-    # The size of texts depends on their content.
-    if all(weight["dtype"] != "string" for weight in group["weights"]):
-        size = sum(size for _, size in files)
-        expected = sum(
-            count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights
+def _read_document(path: Path, title: str) -> Any:
+    with file_errors(title):
+        if path.stat().st_size > MAX_MODEL_JSON_BYTES:
+            raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
+        return json.loads(path.read_bytes())
+
+
+def _signature(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model's signature, in either of its places; empty without one."""
+    signature = document.get("signature")
+    if not signature:
+        metadata = document.get("userDefinedMetadata") or {}
+        signature = metadata.get("signature")
+    return signature if isinstance(signature, dict) else {}
+
+
+def _has_stateful_layer(topology: Any) -> bool:
+    return any(layer.get("stateful") for layer in dictionaries(topology))
+
+
+class _WeightGroup(NamedTuple):
+    """The files of a group of weights, and its size in memory."""
+
+    files: Sequence[Path]
+    memory_bytes: int
+
+
+def _check_group(model: Path, title: str, group: Mapping[str, Any]) -> _WeightGroup:
+    """Check the files of a group of weights."""
+    files = []
+    file_bytes = 0
+    for name in group["paths"]:
+        path, size = weight_file(model, title, name, _NO_FILE)
+        files.append(path)
+        file_bytes += size
+    elements = sum(_count(weight["shape"]) for weight in group["weights"])
+    expected = _stored_bytes(group["weights"])
+    if expected is not None and file_bytes != expected:
+        names = ", ".join(map(str, group["paths"][:3]))
+        if len(group["paths"]) > 3:
+            names += " …"
+        raise ModelLoadError(
+            f"{title}: the weights in {names} have {file_bytes} bytes and must have "
+            f"{expected}; copy the files again"
         )
-        if size != expected:
-            names = ", ".join(map(str, group["paths"][:3]))
-            if len(group["paths"]) > 3:
-                names += " …"
-            raise ModelLoadError(
-                f"{title}: the weights in {names} have {size} bytes and must have "
-                f"{expected}; copy the files again"
-            )
-    return [path for path, _ in files], sum(4 * count for _, count in weights)
+    return _WeightGroup(files, 4 * elements)
+
+
+def _stored_bytes(weights: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the size of weights in their files; None if they include texts.
+
+    The size of texts depends on their content.
+    """
+    if any(weight["dtype"] == "string" for weight in weights):
+        return None
+    total = 0
+    for weight in weights:
+        stored = weight.get("quantization") or weight
+        total += _count(weight["shape"]) * _STORED_BYTES[str(stored["dtype"])]
+    return total
 
 
 def _count(shape: Any) -> int:

@@ -39,34 +39,42 @@ _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
 def input_specs(
     entries: Sequence[Mapping[str, Any]], files: ModelFiles
 ) -> list[TensorSpec]:
-    """Return the inputs in the model's order, with the signature's names as aliases; open where the rank is unknown."""
-    keys = {
-        _node(str(info.get("name", key))): key
-        for key, info in _infos(files, "inputs").items()
-    }
+    """Return the inputs in the model's order, with the signature's names as aliases.
+
+    Inputs of unknown rank are open.
+    """
+    keys = {}
+    for key, info in _infos(files, "inputs").items():
+        tensor = str(info.get("name", key))
+        keys[_node(tensor)] = key
     specs = []
     for entry in entries:
-        name, dtype, shape = str(entry["name"]), entry["dtype"], entry["shape"]
-        if dtype not in DATATYPES:
-            raise ModelLoadError(
-                f"input {name!r} of {files.title} is of type {dtype}, which cannot be served"
-            )
-        aliases = _aliases(
-            name, keys.get(name, name), f"{name}:0" if files.graph else name
-        )
-        sizes = (-1,) if shape is None else _free(shape)
-        specs.append(
-            TensorSpec(
-                name, DATATYPES[dtype], sizes, aliases=aliases, open=shape is None
-            )
-        )
+        name = str(entry["name"])
+        tensor = f"{name}:0" if files.graph else name
+        aliases = _aliases(name, keys.get(name, name), tensor)
+        specs.append(_input_spec(entry, aliases, files.title))
     return specs
 
 
-def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[TensorSpec]:
-    """Return the outputs; those of which the file says too little are open.
+def _input_spec(
+    entry: Mapping[str, Any], aliases: tuple[str, ...], title: str
+) -> TensorSpec:
+    name = str(entry["name"])
+    dtype = entry["dtype"]
+    if dtype not in DATATYPES:
+        raise ModelLoadError(
+            f"input {name!r} of {title} is of type {dtype}, which cannot be served"
+        )
+    if entry["shape"] is None:
+        return TensorSpec(name, DATATYPES[dtype], (-1,), aliases=aliases, open=True)
+    shape = _free(entry["shape"])
+    return TensorSpec(name, DATATYPES[dtype], shape, aliases=aliases)
 
-    TensorFlow.js calls a graph's outputs as its signature does, else as their nodes are called.
+
+def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[TensorSpec]:
+    """Return the outputs; those without a full description in the file are open.
+
+    TensorFlow.js names a graph's outputs like its signature, or else like their nodes.
     """
     if not files.graph:
         return [_output_spec(entry, {}) for entry in description["outputs"]]
@@ -76,34 +84,43 @@ def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[Tens
     for name in description["nodes"]:
         info = infos.get(name, {})
         node = nodes.get(_node(str(info.get("name", name))), {})
-        specs.append(
-            _output_spec({"dtype": None, "shape": None, **node, "name": name}, info)
-        )
+        entry = {
+            "name": name,
+            "dtype": node.get("dtype"),
+            "shape": node.get("shape"),
+        }
+        specs.append(_output_spec(entry, info))
     return specs
 
 
 def _output_spec(entry: Mapping[str, Any], info: Mapping[str, Any]) -> TensorSpec:
     name = str(entry["name"])
     tensor = str(info.get("name", name))
+    aliases = _aliases(name, tensor, _node(tensor))
     dtype = _graph_dtype(info.get("dtype")) or entry["dtype"]
     shape = _graph_shape(info) if info else entry["shape"]
-    aliases = _aliases(name, tensor, _node(tensor))
     if dtype not in DATATYPES or shape is None:
-        return TensorSpec(
-            name, DATATYPES.get(dtype or "", "FP32"), (-1,), aliases=aliases, open=True
-        )
+        datatype = DATATYPES.get(dtype or "", "FP32")
+        return TensorSpec(name, datatype, (-1,), aliases=aliases, open=True)
     return TensorSpec(name, DATATYPES[dtype], _free(shape), aliases=aliases)
 
 
 def _infos(files: ModelFiles, role: str) -> dict[str, Mapping[str, Any]]:
     """Return the signature's entries by the signature's name."""
     entries = files.signature.get(role)
-    pairs = entries.items() if isinstance(entries, dict) else ()
-    return {str(key): info for key, info in pairs if isinstance(info, dict)}
+    if not isinstance(entries, dict):
+        return {}
+    infos: dict[str, Mapping[str, Any]] = {}
+    for key, info in entries.items():
+        if isinstance(info, dict):
+            infos[str(key)] = info
+    return infos
 
 
 def _aliases(name: str, *candidates: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(alias for alias in candidates if alias != name))
+    aliases = dict.fromkeys(candidates)
+    aliases.pop(name, None)
+    return tuple(aliases)
 
 
 def _node(tensor: str) -> str:
@@ -111,18 +128,27 @@ def _node(tensor: str) -> str:
 
 
 def _graph_dtype(code: Any) -> str | None:
-    return _GRAPH_TYPES.get(
-        _TYPE_NUMBERS.get(code, "") if isinstance(code, int) else str(code)
-    )
+    if isinstance(code, int):
+        code = _TYPE_NUMBERS.get(code, "")
+    return _GRAPH_TYPES.get(str(code))
 
 
 def _graph_shape(info: Mapping[str, Any]) -> list[int] | None:
-    """Read a TensorShapeProto in JSON, which writes its sizes as text; a scalar's may be missing altogether."""
+    """Read a TensorShapeProto in JSON; return None for an unknown shape.
+
+    Sizes are written as text. A scalar may lack its dimensions.
+    """
     shape = info.get("tensorShape")
     if not isinstance(shape, dict) or shape.get("unknownRank"):
         return None
-    return [int(dimension.get("size", -1)) for dimension in shape.get("dim") or ()]
+    dimensions = shape.get("dim") or ()
+    return [int(dimension.get("size", -1)) for dimension in dimensions]
 
 
 def _free(shape: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(-1 if size is None or int(size) < 0 else int(size) for size in shape)
+    """Return sizes with -1 for the unknown ones."""
+    sizes = []
+    for size in shape:
+        is_known = size is not None and int(size) >= 0
+        sizes.append(int(size) if is_known else -1)
+    return tuple(sizes)

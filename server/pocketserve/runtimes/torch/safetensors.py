@@ -1,7 +1,7 @@
 """Reads the safetensors format: an 8-byte little-endian length, a JSON header, raw tensors.
 
-The format's own library needs a compiler on Termux. Every offset is checked against the file before it is used.
-Source: the format description in the safetensors repository's README.
+The format's own library needs a compiler on Termux. Every offset is checked against the
+file before it is used. Source: the README of the safetensors repository.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import mmap
 import struct
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,20 @@ DTYPES = {
 }  # fmt: skip
 
 
-def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
-    """Return all tensors of a file, mapped: name -> (dtype name of the format, array). BF16 bits are uint16."""
+class StoredTensor(NamedTuple):
+    """A tensor of a file.
+
+    Attributes:
+        dtype_name: the format's name of the type.
+        array: the data; BF16 as ``uint16``.
+    """
+
+    dtype_name: str
+    array: Array
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a file by name; their data stays mapped."""
     if path.stat().st_size < 8:  # an empty file can't be mapped
         raise _fault(path, "it is shorter than its 8-byte length field")
     with path.open("rb") as file:
@@ -39,8 +51,28 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
 
 def parse_safetensors(
     path: Path, mapped: bytes | mmap.mmap, max_header: int = MAX_HEADER_BYTES
-) -> dict[str, tuple[str, Array]]:
-    """Like :func:`read_safetensors`, from memory; the path is for messages."""
+) -> dict[str, StoredTensor]:
+    """Parse a file's content; the path is only for messages."""
+    header_size = _header_size(path, mapped, max_header)
+    header = _read_header(path, mapped[8 : 8 + header_size])
+    data = memoryview(mapped)[8 + header_size :]
+    tensors = {}
+    for name, entry in header.items():
+        tensors[name] = _tensor(path, name, entry, data)
+    covered = sum(array.nbytes for _, array in tensors.values())
+    if covered != len(data):
+        raise _fault(
+            path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?"
+        )
+    spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    for (_, end), (start, _) in pairwise(spans):
+        if end != start:
+            raise _fault(path, "its tensors overlap")
+    return tensors
+
+
+def _header_size(path: Path, mapped: bytes | mmap.mmap, maximum: int) -> int:
+    """Return the header's size from the length field, checked against the file."""
     size = len(mapped)
     if size < 8:
         raise _fault(path, "it is shorter than its 8-byte length field")
@@ -48,72 +80,61 @@ def parse_safetensors(
     if header_size > size - 8:
         raise _fault(
             path,
-            f"its header of {header_size} bytes does not fit into the file of {size}; is it truncated?",
+            f"its header of {header_size} bytes does not fit into the file of {size}; "
+            "is it truncated?",
         )
-    if header_size > max_header:
+    if header_size > maximum:
         raise _fault(
-            path, f"its header has {header_size} bytes, at most {max_header} are read"
+            path, f"its header has {header_size} bytes, at most {maximum} are read"
         )
+    return int(header_size)
+
+
+def _read_header(path: Path, content: bytes) -> dict[str, Any]:
+    """Parse the header; return the tensors' entries by name."""
     try:
-        header = strict_json.loads_object(mapped[8 : 8 + header_size])
+        header = strict_json.loads_object(content)
     except ApiError as error:
         # Its text is about a request.
-        reason = (
-            str(error)
-            .removeprefix("failed to parse the request JSON: ")
-            .replace("the body", "it")
-        )
+        reason = str(error).removeprefix("failed to parse the request JSON: ")
+        reason = reason.replace("the body", "it")
         raise _fault(
             path, f"its header is no JSON: {reason}; copy the file again"
         ) from None
-    data = memoryview(mapped)[8 + header_size :]
     header.pop("__metadata__", None)
-    tensors = {name: _tensor(path, name, entry, data) for name, entry in header.items()}
-    covered = sum(array.nbytes for _, array in tensors.values())
-    if covered != len(data):
-        raise _fault(
-            path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?"
-        )
-    spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
-    if any(end != start for (_, end), (start, _) in pairwise(spans)):
-        raise _fault(path, "its tensors overlap")
-    return tensors
+    return header
 
 
-def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> tuple[str, Array]:
+def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> StoredTensor:
+    """Return a tensor on the file's memory; check its entry first."""
+    title = f"tensor {name[:80]!r}"
     try:
-        dtype_name, shape, (start, end) = (
-            entry["dtype"],
-            entry["shape"],
-            entry["data_offsets"],
-        )
+        dtype_name = entry["dtype"]
         dtype = np.dtype(DTYPES[dtype_name])
-        ints = [*shape, start, end]
+        shape = entry["shape"]
+        start, end = entry["data_offsets"]
+        numbers = [*shape, start, end]
     except (KeyError, TypeError, ValueError):
-        raise _fault(
-            path, f"the entry of tensor {name[:80]!r} is not understood"
-        ) from None
-    if any(
-        type(value) is not int or value < 0 for value in ints
-    ) or not start <= end <= len(data):
-        raise _fault(
-            path, f"tensor {name[:80]!r} lies outside the file; is it truncated?"
-        )
+        raise _fault(path, f"the entry of {title} is not understood") from None
+    if not all(map(_is_size, numbers)) or not start <= end <= len(data):
+        raise _fault(path, f"{title} lies outside the file; is it truncated?")
     if len(shape) > MAX_DIMENSIONS:  # the product of more would take hours
         raise _fault(
             path,
-            f"tensor {name[:80]!r} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read",
+            f"{title} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read",
         )
-    count = math.prod(shape)
-    if count * dtype.itemsize != end - start:
-        raise _fault(
-            path,
-            f"tensor {name[:80]!r} has {end - start} bytes, its shape needs {count * dtype.itemsize}",
-        )
+    needed = math.prod(shape) * dtype.itemsize
+    if needed != end - start:
+        raise _fault(path, f"{title} has {end - start} bytes, its shape needs {needed}")
     try:
-        return dtype_name, np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
+        array = np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
     except ValueError as error:  # an empty dimension beside one beyond 64 bits
-        raise _fault(path, f"tensor {name[:80]!r}: {error}") from None
+        raise _fault(path, f"{title}: {error}") from None
+    return StoredTensor(dtype_name, array)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _fault(path: Path, detail: str) -> ModelLoadError:

@@ -1,20 +1,21 @@
-"""Reads the source files in a TorchScript archive, for code that runs already while PyTorch compiles them.
+"""Check the sources in a TorchScript archive for code that runs during compilation.
 
-PyTorch evaluates defaults of arguments and constants of classes when it compiles a program, so these must be plain
-values: ``y: Tensor=torch.from_file(...)`` reads the file before anybody can look at the compiled graph. The graph
-decides about everything else. The reader refuses what ``torch.jit.save`` does not write: two readers that disagree
-about where a comment or a text ends would be a way through.
+PyTorch evaluates argument defaults and class constants when it compiles a program, so
+these must be plain values: ``y: Tensor=torch.from_file(...)`` reads the file before the
+compiled graph can be checked. Everything else is checked in the graph. Source text that
+``torch.jit.save`` does not write is rejected: if this reader and PyTorch's disagreed
+about where a comment or a text ends, code could pass unchecked.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import dropwhile
 
 
 class SourceError(ValueError):
-    """A source that runs something while it is compiled, or that is not written as PyTorch writes it."""
+    """A source runs code when compiled, or is not written as PyTorch writes it."""
 
 
 _TOKEN = re.compile(
@@ -30,7 +31,10 @@ _PLAIN_NAMES = frozenset(
     b" int float bool str complex".split()
 )
 _PLAIN_SIGNS = frozenset((b"-", b"(", b")", b"[", b"]", b"{", b"}", b",", b":"))
-_OPENING, _CLOSING = frozenset((b"(", b"[", b"{")), frozenset((b")", b"]", b"}"))
+_PLAIN = {"name": _PLAIN_NAMES, "sign": _PLAIN_SIGNS}
+_STATEMENTS = frozenset((b"if", b"for", b"while", b"with", b"import", b"return"))
+_OPENING = frozenset((b"(", b"[", b"{"))
+_CLOSING = frozenset((b")", b"]", b"}"))
 
 SourceToken = tuple[str, bytes]
 
@@ -43,23 +47,30 @@ def check_source(source: bytes) -> None:
             blocks.pop()
         block = blocks[-1][1] if blocks else b""
         word = line[0][1]
-        if any(
-            kind == "name" and value in (b"def", b"class", b"lambda")
-            for kind, value in line[1:]
-        ):
-            raise SourceError("a definition begins in the middle of a line")
+        for kind, value in line[1:]:
+            if kind == "name" and value in (b"def", b"class", b"lambda"):
+                raise SourceError("a definition begins in the middle of a line")
         if word in (b"def", b"class"):
-            if line[-1][1] != b":" or (word == b"class" and block):
-                raise SourceError("a definition is not on lines of its own")
-            if word == b"def":
-                _check_defaults(line)
+            _check_definition(line, block)
             blocks.append((indent, word))
         elif block != b"def":
             _check_statement(line, block)
 
 
+def _check_definition(line: Sequence[SourceToken], block: bytes) -> None:
+    """Check the first line of a function or class."""
+    word = line[0][1]
+    if line[-1][1] != b":" or (word == b"class" and block):
+        raise SourceError("a definition is not on lines of its own")
+    if word == b"def":
+        _check_defaults(line)
+
+
 def _lines(source: bytes) -> Iterator[tuple[int, list[SourceToken]]]:
-    """Yield the logical lines with their indentation; those within brackets go on behind line ends."""
+    """Yield the logical lines with their indentation.
+
+    A line with open brackets continues on the next one.
+    """
     at = depth = indent = 0
     line: list[SourceToken] = []
     while at < len(source):
@@ -68,18 +79,19 @@ def _lines(source: bytes) -> Iterator[tuple[int, list[SourceToken]]]:
             raise SourceError(
                 f"its source is not written as PyTorch writes it (byte {at})"
             )
-        kind, value = str(match.lastgroup), match[0]
-        if kind == "line":
-            if depth == 0:
-                if line:
-                    yield indent, line
-                line, indent = [], 0
-        elif kind == "space":
-            indent = indent if line else len(value)
-        else:
+        kind = str(match.lastgroup)
+        value = match[0]
+        at = match.end()
+        if kind == "space":
+            if not line:
+                indent = len(value)
+        elif kind != "line":
             depth += (value in _OPENING) - (value in _CLOSING)
             line.append((kind, value))
-        at = match.end()
+        elif depth == 0:
+            if line:
+                yield indent, line
+            line, indent = [], 0
     if depth:
         raise SourceError("its source ends within brackets")
     if line:
@@ -105,39 +117,33 @@ def _check_defaults(line: Sequence[SourceToken]) -> None:
 
 
 def _check_statement(line: Sequence[SourceToken], block: bytes) -> None:
-    """Check a line in the body of a class, or outside of everything: attributes and constants."""
+    """Check a line of a class body, or one outside all classes and functions."""
     kind, word = line[0]
     if not block and word != b"op_version_set":
         raise SourceError("something stands outside of functions and classes")
     if word == b"pass" and len(line) == 1:
         return
-    if kind != "name" or word in (
-        b"if",
-        b"for",
-        b"while",
-        b"with",
-        b"import",
-        b"return",
-    ):
+    if kind != "name" or word in _STATEMENTS:
         raise SourceError("the body of a class is not understood")
     if word == b"__annotations__" and len(line) > 1 and line[1][1] == b"[":
-        return  # __annotations__["0"] = TYPE, where a name is none in Python
-    before = len(list(takewhile(lambda token: token[1] != b"=", line)))
-    _check_plain(line[before + 1 :])
+        return  # __annotations__["0"] = TYPE, for a name that isn't valid in Python
+    values = dropwhile(lambda token: token[1] != b"=", line)
+    _check_plain(list(values)[1:])
 
 
 def _check_plain(tokens: Sequence[SourceToken]) -> None:
-    """Check for values that are written out, and weights: ``CONSTANTS.c0``."""
+    """Check that tokens are literals or weights (``CONSTANTS.c0``)."""
     before = b""
     for kind, value in tokens:
-        if (before, kind) == (b"CONSTANTS.", "name") or (
-            before == b"CONSTANTS" and value == b"."
-        ):
+        is_weight_name = before == b"CONSTANTS." and kind == "name"
+        is_weight_dot = before == b"CONSTANTS" and value == b"."
+        if is_weight_name or is_weight_dot:
             before += value
             continue
         before = value
-        plain = {"name": _PLAIN_NAMES, "sign": _PLAIN_SIGNS}.get(kind)
+        plain = _PLAIN.get(kind)
         if plain is not None and value not in plain:
             raise SourceError(
-                f"a default or constant is computed by {value.decode()!r} while the program is compiled"
+                f"a default or constant is computed by {value.decode()!r} while the "
+                "program is compiled"
             )
