@@ -1,13 +1,15 @@
-"""Checks what a SavedModel would do before TensorFlow loads it, from ``saved_model.pb`` alone.
+"""Check from ``saved_model.pb`` alone what a SavedModel would do in TensorFlow.
 
-A SavedModel is a program: its graph may read and write files or call into Python. What is not known to compute only
-(:data:`OPERATORS`) is refused in all that can run here: the signatures, the initialisers, the restore step, every
-function that the loader revives, and what those call. The part that saves the model again lies in every file and
-writes, but nothing that is served leads to it.
+A SavedModel is a program: its graph may read and write files or call into Python. Any
+operator that is not known to compute only (:data:`OPERATORS`) is rejected in all code
+that can run here: the signatures, the initialisers, the restore step, all functions that
+the loader revives, and those that they call. The code that saves the model writes files,
+but no signature leads to it.
 
-Tables may be filled from the SavedModel's own assets, and variables restored from where the loader says: each path is
-followed back to where it comes from, through calls and variables, since it may name a file of another program, or one
-that TensorFlow fetches from a network. This is no sandbox against faults in TensorFlow itself.
+Tables may be filled from the SavedModel's own assets, and variables restored from the
+loader's path. Each path is traced to its origin, through calls and variables, since it
+may name a file of another program, or one that TensorFlow downloads. This does not
+protect against faults in TensorFlow itself.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.name_lists import read_names
@@ -24,35 +27,40 @@ from pocketserve_wire.files.plain_file import lies_in
 from .savedmodel_graph import Function, MetaGraph, Node, node_name
 
 OPERATORS = read_names(__package__, "savedmodel_operators.txt")
-"""Operators by what they do: an allow-list, so that what is new or unknown is refused.
+"""An allow-list of operators by purpose, so that new and unknown ones are rejected.
 
-An operator is on it if all that it does is to compute from its inputs and attributes, or to change what the model
-itself holds: its variables, tables, tensor arrays and random numbers. Left out is what leads elsewhere by any input,
-attribute or state: files (also vocabularies by path, ``DecodeProtoV2``, ``ImmutableConst``, dumps and writers of
-summaries); data sets, iterators and queues; the network, other processes, devices and Python; the process (``Abort``,
-``Sleep``, printing, batching threads, barriers); XLA's operators, whose custom calls find any symbol of the process
-by name; calibration and tests; and names that begin with ``_`` but ``_EagerConst``, which only TensorFlow's
-optimizers write.
+A listed operator only computes from its inputs and attributes, or changes the model's
+own state: variables, tables, tensor arrays and random numbers. An operator is left out
+if any input, attribute or state gives it access to something else: files (also
+vocabularies by path, ``DecodeProtoV2``, ``ImmutableConst``, dumps and writers of
+summaries); data sets, iterators and queues; the network, other processes, devices and
+Python; the process (``Abort``, ``Sleep``, printing, batching threads, barriers); XLA's
+operators, whose custom calls find any symbol of the process by name; calibration and
+tests; and names that begin with ``_`` except ``_EagerConst``, as only TensorFlow's
+optimizers write them.
 """
 
 ALLOWED = frozenset().union(*OPERATORS.values())
 RESTORES = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
-"""Read checkpoints: allowed in the step that restores the model's own variables, from where the loader says."""
+"""Operators that read checkpoints.
+
+They are allowed in the step that restores the model's variables from the loader's path.
+"""
 
 FROM_FILE = {"InitializeTableFromTextFile": 1, "InitializeTableFromTextFileV2": 1}
-"""Operators that may read an asset, and which of their inputs is the path."""
+"""Operators that may read an asset, with the position of the path in their inputs."""
 
 _PLAIN_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-"""Calls that hand their inputs to the function one by one."""
+"""Calls that pass their inputs to the function one by one."""
 
 _PATH_USERS = frozenset(
     {"AssignVariableOp", "ReadVariableOp", "VarIsInitializedOp", "DestroyResourceOp"}
 )
-"""What may be done with the variable of a path."""
+"""Operators that may use the variable of a path."""
 
 
 class ForbiddenError(Exception):
-    """A SavedModel does something forbidden, which the text names."""
+    """A SavedModel does something forbidden."""
 
 
 def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
@@ -71,19 +79,9 @@ def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
 
 def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
     """Raise for files that are missing or outside the model's folder."""
-    for name in {name for graph in graphs for name in graph.asset_files}:
-        if (
-            PurePosixPath(name).is_absolute()
-            or ".." in PurePosixPath(name).parts
-            or "\0" in name
-        ):
-            raise ForbiddenError(
-                f"its asset {name!r:.80} lies outside the model's folder"
-            )
-        if not os.path.isfile(
-            folder / "assets" / name
-        ):  # false, too, for a name that no file can have
-            raise DamagedFileError(f"assets/{name:.80} is missing")
+    for graph in graphs:
+        for name in graph.asset_files:
+            _check_asset(folder, name)
     for path in folder.rglob("*"):
         if not lies_in(path, folder):
             raise ForbiddenError(
@@ -92,64 +90,85 @@ def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
     _check_shards(folder / "variables")
 
 
+def _check_asset(folder: Path, name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ForbiddenError(f"its asset {name!r:.80} lies outside the model's folder")
+    # ``isfile`` is also False for a name that no file can have.
+    if not os.path.isfile(folder / "assets" / name):
+        raise DamagedFileError(f"assets/{name:.80} is missing")
+
+
 def _check_shards(folder: Path) -> None:
-    """Variables lie in ``variables.index`` and ``variables.data-00000-of-00002`` and so on."""
+    """Check that all files of the variables exist.
+
+    They are ``variables.index``, ``variables.data-00000-of-00002`` and so on.
+    """
     if not folder.is_dir() or not any(folder.iterdir()):
         return  # a model without variables
     if not (folder / "variables.index").is_file():
         raise DamagedFileError("variables/variables.index is missing")
-    counts = {
-        path.name.rpartition("-of-")[2] for path in folder.glob("variables.data-*-of-*")
-    }
+    counts = set()
+    for path in folder.glob("variables.data-*-of-*"):
+        counts.add(path.name.rpartition("-of-")[2])
     count = counts.pop() if len(counts) == 1 else "00001"
-    for number in range(int(count) if count.isdecimal() and len(count) == 5 else 1):
+    is_number = count.isdecimal() and len(count) == 5
+    for number in range(int(count) if is_number else 1):
         name = f"variables.data-{number:05}-of-{count}"
         if not (folder / name).is_file():
             raise DamagedFileError(f"variables/{name} is missing")
 
 
 def _check_graph(graph: MetaGraph) -> None:
-    """Check everything that can run: all functions count but those that only the saving of the model leads to.
+    """Check everything that can run: all functions except those only for saving.
 
-    Only the restore step may read checkpoints, and what it calls; only what the loader runs gets paths of assets.
+    Only the restore step and the functions that it calls may read checkpoints. Only
+    steps of the loader get paths of assets.
     """
-    no_paths, assets = (
-        _Paths(graph, set(), graph.kinds),
-        _Paths(graph, graph.assets, graph.kinds),
-    )
+    no_paths = _Paths(graph, set(), graph.kinds)
+    assets = _Paths(graph, graph.assets, graph.kinds)
     for fed, fetched in graph.signatures:
         _check_reach(graph, _Reach(graph, fetched, fed), no_paths)
     _check_reach(graph, _Reach(graph, graph.start_ops), assets)
     restore = _Reach(graph, graph.restore_op)
-    _check_reach(graph, restore, assets, _Paths(graph, {graph.checkpoint} - {""}))
-    apart = {*_Reach(graph, graph.save_ops).functions, *restore.functions}
-    rest = {*(graph.functions.keys() - apart), *graph.captured, *graph.callees}
-    _check_reach(graph, _Reach(graph, functions=rest), assets)
+    checkpoint = _Paths(graph, {graph.checkpoint} - {""})
+    _check_reach(graph, restore, assets, checkpoint)
+    save = _Reach(graph, graph.save_ops)
+    rest = graph.functions.keys() - save.functions.keys() - restore.functions.keys()
+    revived = {*rest, *graph.captured, *graph.callees}
+    _check_reach(graph, _Reach(graph, functions=revived), assets)
 
 
 def _check_reach(
     graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None
 ) -> None:
-    # All of a function counts: what has side effects runs even when no result needs it.
-    scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, reach.nodes)]
-    scopes += [(function, function.nodes) for function in reach.functions.values()]
-    steps = (
-        (scope, node, op)
-        for scope, nodes in scopes
-        for node in nodes.values()
-        for op in node.ops
-    )
-    for scope, node, op in steps:
+    for node in reach.nodes.values():
+        _check_node(graph, None, node, assets, checkpoint)
+    # All nodes of a function count: those with side effects run even if no result needs
+    # them.
+    for function in reach.functions.values():
+        for node in function.nodes.values():
+            _check_node(graph, function, node, assets, checkpoint)
+
+
+def _check_node(
+    graph: MetaGraph,
+    scope: Function | None,
+    node: Node,
+    assets: _Paths,
+    checkpoint: _Paths | None,
+) -> None:
+    for op in node.ops:
         if op in FROM_FILE:
             _check_path(scope, node, op, FROM_FILE[op], assets, "one of its assets")
         elif op in RESTORES and checkpoint is not None:
             _check_path(scope, node, op, 0, checkpoint, "that of its own variables")
-        elif (
-            op not in ALLOWED and op not in graph.functions
-        ):  # a function may be an operator itself
+        # An operator may be a function's name.
+        elif op not in ALLOWED and op not in graph.functions:
             raise ForbiddenError(
-                f"its graph has the operator {op:.80}, which is not one of those that are known to compute only: "
-                "it may reach files, the network, devices or other code"
+                f"its graph has the operator {op:.80}, which is not one of those that "
+                "are known to compute only: it may reach files, the network, devices or "
+                "other code"
             )
 
 
@@ -174,39 +193,63 @@ class _Reach:
     ) -> None:
         self.nodes: dict[str, Node] = {}
         self.functions: dict[str, Function] = {}
-        alike: dict[str, list[str]] = defaultdict(list)
+        self._graph = graph
+        self._stops = set(map(_tensor, fed))
+        self._alternatives: dict[str, list[str]] = defaultdict(list)
         for function in graph.functions.values():
             for group in function.implements:
-                alike[group].append(function.name)
-        tensors, names, stops = list(fetched), list(functions), set(map(_tensor, fed))
+                self._alternatives[group].append(function.name)
+        tensors = list(fetched)
+        names = list(functions)
         while tensors or names:
             if tensors:
-                tensor = tensors.pop()
-                node = graph.nodes.get(node_name(tensor))
-                if node is None or node.name in self.nodes or _tensor(tensor) in stops:
-                    continue
-                self.nodes[node.name] = node
-                tensors += node.inputs
-                nodes: Iterable[Node] = [node]
+                node = self._add_node(tensors.pop())
+                if node is not None:
+                    tensors += node.inputs
+                    names += self._called_by(node)
             else:
-                name = names.pop()
-                if name not in graph.functions or name in self.functions:
-                    continue
-                function = self.functions[name] = graph.functions[name]
-                names += [
-                    other for group in function.implements for other in alike[group]
-                ]
-                nodes = function.nodes.values()
-            # An operator may be a function's name itself.
-            names += [callee for node in nodes for callee in (*node.calls, *node.ops)]
+                names += self._add_function(names.pop())
+
+    def _add_node(self, tensor: str) -> Node | None:
+        """Add the node of a tensor; return None if it is fed, unknown or added."""
+        node = self._graph.nodes.get(node_name(tensor))
+        if node is None or node.name in self.nodes or _tensor(tensor) in self._stops:
+            return None
+        self.nodes[node.name] = node
+        return node
+
+    def _add_function(self, name: str) -> list[str]:
+        """Add a function; return the names of functions that it may call."""
+        function = self._graph.functions.get(name)
+        if function is None or name in self.functions:
+            return []
+        self.functions[name] = function
+        names = []
+        for group in function.implements:
+            names += self._alternatives[group]
+        for node in function.nodes.values():
+            names += self._called_by(node)
+        return names
+
+    def _called_by(self, node: Node) -> Iterable[str]:
+        # An operator may be a function's name.
+        return (*node.calls, *node.ops)
+
+
+class _Scope(NamedTuple):
+    """The main graph, or a function, with its nodes."""
+
+    function: Function | None
+    nodes: dict[str, Node]
 
 
 class _Paths:
-    """Tensors that can only be a path that the loader gives.
+    """Tensors whose value can only be a path from the loader.
 
     Args:
         sources: tensors of the main graph that the loader feeds with such paths.
-        kinds: per object of the object graph, whether it is such a path; functions may capture it.
+        kinds: for each object of the object graph, whether it is such a path; functions
+            may capture it.
     """
 
     def __init__(
@@ -215,87 +258,90 @@ class _Paths:
         self._graph = graph
         self._sources = sources
         self._kinds = kinds
-        self._scopes: list[tuple[Function | None, dict[str, Node]]] = [
-            (None, graph.nodes)
-        ]
-        self._scopes += [
-            (function, function.nodes) for function in graph.functions.values()
-        ]
-        # By the function that a tensor lies in (empty for the main graph) and its node: each is followed once, however
-        # many ways lead to it.
+        self._scopes: list[_Scope] = [_Scope(None, graph.nodes)]
+        for function in graph.functions.values():
+            self._scopes.append(_Scope(function, function.nodes))
+        # By function (empty for the main graph) and node. Each is followed only once,
+        # even if many paths lead to it.
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def contain(self, scope: Function | None, tensor: str) -> bool:
         key = (scope.name if scope else "", node_name(tensor))
         if key not in self._verdicts:
-            self._verdicts[key] = False  # what leads to itself comes from nowhere
+            self._verdicts[key] = False  # a cycle has no origin
             self._verdicts[key] = self._comes_from_loader(scope, key[1])
         return self._verdicts[key]
 
     def _comes_from_loader(self, scope: Function | None, name: str) -> bool:
-        if scope is not None and name in scope.arguments:
-            return self._is_passed(scope, scope.arguments.index(name))
-        if scope is None and name in self._sources:
+        nodes = self._graph.nodes
+        if scope is not None:
+            nodes = scope.nodes
+            if name in scope.arguments:
+                return self._is_passed(scope, scope.arguments.index(name))
+        elif name in self._sources:
             return True
-        node = (scope.nodes if scope else self._graph.nodes).get(name)
+        node = nodes.get(name)
         if node is None or not node.inputs:
             return False
+        source = node.inputs[0]
         if node.ops == ["Identity"]:
-            return self.contain(scope, node.inputs[0])
-        return (
-            scope is None
-            and node.ops == ["ReadVariableOp"]
-            and self._is_in_variable(node_name(node.inputs[0]))
-        )
+            return self.contain(scope, source)
+        if scope is None and node.ops == ["ReadVariableOp"]:
+            return self._is_in_variable(node_name(source))
+        return False
 
     def _is_in_variable(self, name: str) -> bool:
-        """Check a variable of the main graph, in which TensorFlow 2 keeps an asset's path: nothing else may write to
-        it, nor any other node hold it.
+        """Check a variable of the main graph, where TensorFlow 2 keeps an asset's path.
+
+        No other value may be written to it, and no other node may share it.
         """
         variable = self._graph.nodes.get(name)
-        if variable is None:
+        if variable is None or not self._is_only_handle(variable):
             return False
-        shared = set(variable.shared_names or [name])
-        handles = (
-            n
-            for _, nodes in self._scopes
-            for n in nodes.values()
-            if "VarHandleOp" in n.ops
-        )
-        if [node for node in handles if shared & {node.name, *node.shared_names}] != [
-            variable
-        ]:
-            return False
-        users = [
-            node
-            for node in self._graph.nodes.values()
-            if name in map(node_name, node.inputs)
-        ]
-        writers = [node for node in users if "AssignVariableOp" in node.ops]
-        return (
-            all(set(user.ops) <= _PATH_USERS for user in users)
-            and bool(writers)
-            and all(
-                self.contain(None, writer.inputs[1])
-                for writer in writers
-                if writer.inputs[1:]
-            )
-        )
+        is_written = False
+        for user in self._graph.nodes.values():
+            if name not in map(node_name, user.inputs):
+                continue
+            if not set(user.ops) <= _PATH_USERS:
+                return False
+            if "AssignVariableOp" in user.ops:
+                is_written = True
+                if len(user.inputs) > 1 and not self.contain(None, user.inputs[1]):
+                    return False
+        return is_written
+
+    def _is_only_handle(self, variable: Node) -> bool:
+        """Return whether a node is the only handle of its variable."""
+        shared = set(variable.shared_names or [variable.name])
+        handles = []
+        for scope in self._scopes:
+            for node in scope.nodes.values():
+                names = (node.name, *node.shared_names)
+                if "VarHandleOp" in node.ops and not shared.isdisjoint(names):
+                    handles.append(node)
+        return handles == [variable]
 
     def _is_passed(self, function: Function, index: int) -> bool:
-        """Return whether every caller passes such a path, and the loader captures one."""
+        """Return whether all calls and the loader pass such a path as an argument."""
         verdicts = []
         for scope, nodes in self._scopes:
             for node in nodes.values():
-                if function.name in (*node.calls, *node.ops):
-                    plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
-                    verdicts.append(plain and self.contain(scope, node.inputs[index]))
+                if function.name not in node.calls and function.name not in node.ops:
+                    continue
+                is_plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
+                verdicts.append(is_plain and self.contain(scope, node.inputs[index]))
         captured = self._graph.captured.get(function.name)
         if captured is not None:
-            at = index - (len(function.arguments) - len(captured))
-            number = captured[at] if 0 <= at < len(captured) else -1
-            verdicts.append(0 <= number < len(self._kinds) and self._kinds[number])
+            position = index - (len(function.arguments) - len(captured))
+            verdicts.append(self._is_captured(captured, position))
         return bool(verdicts) and all(verdicts)
+
+    def _is_captured(self, captured: Sequence[int], position: int) -> bool:
+        """Return whether a captured object is such a path."""
+        if not 0 <= position < len(captured):
+            return False
+        number = captured[position]
+        return 0 <= number < len(self._kinds) and self._kinds[number]
 
 
 def _tensor(name: str) -> str:

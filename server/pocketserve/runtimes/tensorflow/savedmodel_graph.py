@@ -1,12 +1,11 @@
-"""Reads what matters of a SavedModel's protobuf: its graphs, functions, nodes, signatures and files.
+"""Read a SavedModel's graphs, functions, nodes, signatures and file names.
 
-Field numbers are those of TensorFlow's ``.proto`` files, named in the functions. Where the format allows a field to
-come twice, all of them count; of a text that comes twice the last one.
+Field numbers are those of TensorFlow's ``.proto`` files, named in the functions. Where a
+field may be repeated, all values count. Of a text that occurs twice, the last counts.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,13 @@ from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader, Span
 
 BUDGET = 20_000_000
-"""Fields of one file that are read: twenty times what a graph of 50,000 nodes has, and at most half a minute."""
+"""Limit of fields in a file; reading them takes at most half a minute.
 
-MAX_DEPTH = 30  # how deeply attributes may nest; functions that are handed functions need two or three levels
+A graph of 50,000 nodes has a twentieth.
+"""
+
+MAX_DEPTH = 30
+"""Limit of nested attributes; functions as arguments of functions need two or three."""
 
 INIT_SIGNATURE = "__saved_model_init_op"
 _ASSET = 5
@@ -31,19 +34,22 @@ class Node:
     """A node of a graph."""
 
     name: str
-    ops: list[str]  # its operator; several only in a file that was made to deceive
-    inputs: list[
-        str
-    ]  # tensors as the graph writes them: ``name``, ``name:0``, ``name:output:0`` or ``^name``
-    calls: list[str] = field(default_factory=list)  # functions that its attributes name
-    shared_names: list[str] = field(
-        default_factory=list
-    )  # under which it shares what it holds with other nodes
+    # its operator; several only in a file made to deceive
+    ops: list[str]
+    # as in the graph: ``name``, ``name:0``, ``name:output:0`` or ``^name``
+    inputs: list[str]
+    # functions in its attributes
+    calls: list[str] = field(default_factory=list)
+    # names under which nodes share a resource
+    shared_names: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Function:
-    """A function of a graph's library. TensorFlow may swap functions that say to implement the same thing."""
+    """A function of a graph's library.
+
+    TensorFlow may replace a function by another one with the same ``implements``.
+    """
 
     name: str
     implements: list[str]
@@ -65,13 +71,12 @@ class MetaGraph:
     checkpoint: str  # the tensor that the loader feeds with their path
     assets: set[str]  # those that it feeds with the path of an asset
     asset_files: list[str]
-    kinds: list[
-        bool
-    ]  # per object of the object graph, whether it is an asset and nothing else
-    captured: dict[
-        str, list[int]
-    ]  # functions that the second loader revives -> the objects that they capture
-    callees: set[str]  # functions that objects of the second loader call by name
+    # for each object of the object graph, whether it is an asset and nothing else
+    kinds: list[bool]
+    # by function that the second loader revives: the objects that it captures
+    captured: dict[str, list[int]]
+    # functions that objects of the second loader call by name
+    callees: set[str]
 
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:
@@ -96,48 +101,47 @@ def _last(texts: list[str]) -> str:
 
 
 def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
-    """MetaGraphDef: 1 meta_info_def (4 tags), 2 graph_def (GraphDef: 1 node, 2 library (1 function)), 3 saver_def
-    (1 filename_tensor_name, 2 save_tensor_name, 3 restore_op_name), 4 collection_def (2 value (CollectionDef:
-    1 node_list (1 value))), 5 signature_def (1 key, 2 value (SignatureDef: 1 inputs, 2 outputs)), 6 asset_file_def
-    (1 tensor_info (1 name), 2 filename), 7 object_graph_def.
+    """Read a MetaGraphDef.
+
+    1 meta_info_def (4 tags), 2 graph_def (GraphDef: 1 node, 2 library (1 function)), 3
+    saver_def (1 filename_tensor_name, 2 save_tensor_name, 3 restore_op_name), 4
+    collection_def (2 value (CollectionDef: 1 node_list (1 value))), 5 signature_def (1
+    key, 2 value (SignatureDef: 1 inputs, 2 outputs)), 6 asset_file_def (1 tensor_info (1
+    name), 2 filename), 7 object_graph_def.
     """
     start_ops = set(reader.texts(span, 4, 2, 1, 1))
     signatures = []
     for entry in reader.messages(span, 5):
-        tensors = [
-            (_mapped(reader, value, 1), _mapped(reader, value, 2))
-            for value in reader.messages(entry, 2)
-        ]
-        if reader.texts(entry, 1) == [
-            INIT_SIGNATURE
-        ]:  # not for callers: the loader runs it, and feeds the assets
-            start_ops.update(name for _, fetched in tensors for name in fetched)
-        else:
-            signatures += tensors
-    functions = (
-        _function(reader, function) for function in reader.spans(span, 2, 2, 1)
-    )
-    kinds, callees, captured = _object_graph(reader, span)
+        is_initializer = reader.texts(entry, 1) == [INIT_SIGNATURE]
+        for value in reader.messages(entry, 2):
+            fed = _mapped(reader, value, 1)
+            fetched = _mapped(reader, value, 2)
+            if is_initializer:
+                # The loader runs it and feeds the assets; requests can't.
+                start_ops |= fetched
+            else:
+                signatures.append((fed, fetched))
+    assets = set()
+    for asset in reader.messages(span, 6):
+        # Of a tensor that is named twice, only the last name is fed.
+        for text in reader.texts(asset, 1, 1)[-1:]:
+            assets.add(node_name(text))
+    nodes = (_node(reader, node) for node in reader.spans(span, 2, 1))
+    functions = (_function(reader, part) for part in reader.spans(span, 2, 2, 1))
+    kinds, callees = _objects(reader, span)
     return MetaGraph(
         tags=reader.texts(span, 1, 4),
-        nodes=_unique(
-            "nodes", (_node(reader, node) for node in reader.spans(span, 2, 1))
-        ),
+        nodes=_unique("nodes", nodes),
         functions=_unique("functions", functions),
         signatures=signatures,
         start_ops=start_ops,
         save_ops=set(reader.texts(span, 3, 2)),
         restore_op=set(reader.texts(span, 3, 3)),
         checkpoint=node_name(_last(reader.texts(span, 3, 1))),
-        # Of a tensor that is named twice only the last name is fed.
-        assets={
-            node_name(text)
-            for asset in reader.messages(span, 6)
-            for text in reader.texts(asset, 1, 1)[-1:]
-        },
+        assets=assets,
         asset_files=reader.texts(span, 6, 2),
         kinds=kinds,
-        captured=captured,
+        captured=_captured_objects(reader, span),
         callees=callees,
     )
 
@@ -151,35 +155,38 @@ def _unique(kind: str, items: Iterable[_Named]) -> dict[str, _Named]:
 
 
 def _function(reader: ProtobufReader, span: Span) -> Function:
-    """FunctionDef: 1 signature (OpDef: 1 name, 2 input_arg (1 name)), 3 node_def, 5 attr (1 key, 2 value: 2 s)."""
-    attributes = reader.messages(span, 5)
-    alike = [
-        attribute
-        for attribute in attributes
-        if _last(reader.texts(attribute, 1)) == "api_implements"
-    ]
+    """Read a FunctionDef.
+
+    1 signature (OpDef: 1 name, 2 input_arg (1 name)), 3 node_def, 5 attr (1 key, 2
+    value: 2 s).
+    """
+    implements = []
+    for attribute in reader.messages(span, 5):
+        if _last(reader.texts(attribute, 1)) == "api_implements":
+            implements += reader.texts(attribute, 2, 2)
+    arguments = []
+    for argument in reader.spans(span, 1, 2):
+        arguments += reader.texts(argument, 1)[-1:]
+    nodes = (_node(reader, node) for node in reader.messages(span, 3))
     return Function(
-        _last(reader.texts(span, 1, 1)),
-        [text for attribute in alike for text in reader.texts(attribute, 2, 2)],
-        [
-            name
-            for argument in reader.spans(span, 1, 2)
-            for name in reader.texts(argument, 1)[-1:]
-        ],
-        _unique("nodes", (_node(reader, node) for node in reader.messages(span, 3))),
+        name=_last(reader.texts(span, 1, 1)),
+        implements=implements,
+        arguments=arguments,
+        nodes=_unique("nodes", nodes),
     )
 
 
 def _node(reader: ProtobufReader, span: Span) -> Node:
-    """NodeDef: 1 name, 2 op, 3 input, 5 attr (1 key, 2 value: AttrValue (2 s))."""
-    fields: dict[int, list[Span]] = defaultdict(list)
+    """Read a NodeDef: 1 name, 2 op, 3 input, 5 attr (1 key, 2 value (2 s))."""
+    texts: dict[int, list[str]] = {1: [], 2: [], 3: []}
+    attributes = []
     for number, part in reader.parts(span):
-        fields[number].append(part)
-    name, ops, inputs = (
-        [reader.text(part) for part in fields[number]] for number in (1, 2, 3)
-    )
-    node = Node(_last(name), ops, inputs)
-    for attribute in fields[5]:
+        if number in texts:
+            texts[number].append(reader.text(part))
+        elif number == 5:
+            attributes.append(part)
+    node = Node(_last(texts[1]), ops=texts[2], inputs=texts[3])
+    for attribute in attributes:
         is_shared_name = _last(reader.texts(attribute, 1)) == "shared_name"
         for value in reader.messages(attribute, 2):
             node.calls += _called_functions(reader, value)
@@ -189,12 +196,15 @@ def _node(reader: ProtobufReader, span: Span) -> Node:
 
 
 def _called_functions(reader: ProtobufReader, span: Span, depth: int = 0) -> list[str]:
-    """AttrValue: 1 list (9 func), 10 func. NameAttrList: 1 name, 2 attr (2 value). Those handed over may get others."""
+    """Return the functions in an AttrValue, and those passed to them.
+
+    AttrValue: 1 list (9 func), 10 func. NameAttrList: 1 name, 2 attr (2 value).
+    """
     if depth > MAX_DEPTH:
         raise DamagedFileError("its attributes nest too deeply")
-    functions = [*reader.messages(span, 10), *reader.spans(span, 1, 9)]
-    names = [name for function in functions for name in reader.texts(function, 1)]
-    for function in functions:
+    names = []
+    for function in (*reader.messages(span, 10), *reader.spans(span, 1, 9)):
+        names += reader.texts(function, 1)
         for value in reader.spans(function, 2, 2):
             names += _called_functions(reader, value, depth + 1)
     return names
@@ -203,45 +213,47 @@ def _called_functions(reader: ProtobufReader, span: Span, depth: int = 0) -> lis
 def _mapped(reader: ProtobufReader, span: Span, number: int) -> set[str]:
     """Return the tensors of one of a SignatureDef's maps (2 value).
 
-    TensorInfo: 1 name, 4 coo_sparse (1, 2, 3 names), 5 composite_tensor (2 components). Composites do not nest in
-    practice, and are not served.
+    TensorInfo: 1 name, 4 coo_sparse (1, 2, 3 names), 5 composite_tensor (2 components).
+    Composites do not nest in practice, and are not served.
     """
-    paths = ((1,), (4, 1), (4, 2), (4, 3), (5, 2, 1))
-    infos = reader.spans(span, number, 2)
-    return {
-        name for info in infos for path in paths for name in reader.texts(info, *path)
-    }
+    names: set[str] = set()
+    for info in reader.spans(span, number, 2):
+        for path in ((1,), (4, 1), (4, 2), (4, 3), (5, 2, 1)):
+            names.update(reader.texts(info, *path))
+    return names
 
 
-def _object_graph(
-    reader: ProtobufReader, span: Span
-) -> tuple[list[bool], set[str], dict[str, list[int]]]:
-    """MetaGraphDef: 7 object_graph_def (SavedObjectGraph: 1 nodes, 2 concrete_functions (1 key, 2 value: 2
-    bound_inputs)).
+def _objects(reader: ProtobufReader, span: Span) -> tuple[list[bool], set[str]]:
+    """Return the objects' kinds, and the functions that objects call.
 
-    SavedObject: 5 asset, 6 function (1 concrete_functions), 8 bare_concrete_function (1 concrete_function_name); of 4
-    to 10 and 12 it is one, the last.
+    MetaGraphDef: 7 object_graph_def (SavedObjectGraph: 1 nodes). SavedObject: 5 asset, 6
+    function (1 concrete_functions), 8 bare_concrete_function (1 concrete_function_name).
+    It is one of the kinds 4 to 10 and 12, by the last such field.
     """
-    kinds: list[bool] = []
+    kinds = []
     callees: set[str] = set()
-    captured: dict[str, list[int]] = {}
     for node in reader.spans(span, 7, 1):
-        kinds.append(
-            {number for number, _ in reader.parts(node) if number in _OBJECT_KINDS}
-            == {_ASSET}
-        )
+        numbers = {number for number, _ in reader.parts(node)}
+        kinds.append(numbers & _OBJECT_KINDS == {_ASSET})
         for function in reader.messages(node, 6, 8):
             callees.update(reader.texts(function, 1))
+    return kinds, callees
+
+
+def _captured_objects(reader: ProtobufReader, span: Span) -> dict[str, list[int]]:
+    """Return the objects that functions capture, by function.
+
+    SavedObjectGraph: 2 concrete_functions (1 key, 2 value: 2 bound_inputs).
+    """
+    captured: dict[str, list[int]] = {}
     for entry in reader.spans(span, 7, 2):
         name = _last(reader.texts(entry, 1))
         if name in captured:
             raise DamagedFileError(f"the function {name!r:.80} is described twice")
-        captured[name] = [
-            number
-            for value in reader.messages(entry, 2)
-            for number in reader.integers(value, 2)
-        ]
-    return kinds, callees, captured
+        captured[name] = []
+        for value in reader.messages(entry, 2):
+            captured[name] += reader.integers(value, 2)
+    return captured
 
 
 def node_name(tensor: str) -> str:

@@ -1,7 +1,8 @@
-"""Reads a PyTorch archive as PyTorch's own reader does, and checks the pickles in it before PyTorch loads them.
+"""Check the pickles in a PyTorch archive before PyTorch loads them.
 
-PyTorch believes the pickles: a weight that claims more bytes than the file has for it lies over foreign memory.
-PyTorch looks up names without regard to case, so twins that differ in nothing else are refused.
+The archive is read with PyTorch's own reader. PyTorch trusts the pickles: a weight with
+more bytes than the file has for it would overlap foreign memory. PyTorch looks up names
+without regard to case, so members whose names differ only in case are rejected.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError
@@ -23,10 +24,11 @@ from pocketserve.runtimes.torch.operators import CLASSES, NATIVE
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Limit of a source file or pickle; real ones have a few megabytes."""
 
-MAX_PIECES = 1_000_000  # lines of an archive's debug records; the largest known ones have some ten thousand
-MAX_NAME = (
-    400  # letters of a member's name: PyTorch lists longer ones cut, but finds them
-)
+MAX_PIECES = 1_000_000
+"""Limit of lines in an archive's debug records; the largest known have about 10,000."""
+
+MAX_NAME = 400
+"""Limit of a member's name; PyTorch truncates longer ones in lists, but finds them."""
 
 _ITEM_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "QInt8": 1, "QUInt8": 1, "Half": 2, "BFloat16": 2, "Short": 2, "Int": 4,
@@ -55,16 +57,16 @@ class Archive:
             self.names: list[str] = self._reader.get_all_records()
         except Exception as error:  # it raises plain RuntimeError
             raise ModelLoadError(
-                f"{path.name} is damaged: PyTorch cannot read its directory; copy it again"
+                f"{path.name} is damaged: PyTorch cannot read its directory; copy it "
+                "again"
             ) from error
         lower = [name.lower() for name in self.names]
-        if (
-            len(set(lower)) != len(lower)
-            or "model.json" in lower
-            or any(len(name) > MAX_NAME for name in lower)
-        ):
+        has_twins = len(set(lower)) != len(lower)
+        has_long_name = any(len(name) > MAX_NAME for name in lower)
+        if has_twins or has_long_name or "model.json" in lower:
             raise ModelLoadError(
-                f"{path.name} has members that could be taken for one another; save it again"
+                f"{path.name} has members that could be taken for one another; save it "
+                "again"
             )
         self._records = dict(zip(lower, self.names, strict=True))
 
@@ -86,13 +88,14 @@ class Archive:
                 yield name[5:], self.read(name)
 
     def pickled_classes(self, name: str) -> frozenset[str]:
-        """Check a pickle (``name.pkl``) as PyTorch would read it, running nothing; return the classes that it names."""
-        reader = _Unpickler(
-            self.read(f"{name}.pkl"), lambda key: self._storage_bytes(f"{name}/{key}")
-        )
-        with load_errors(
-            self._explain
-        ):  # pickle raises almost anything on a damaged file
+        """Check a pickle (``name.pkl``) without running it; return its class names."""
+
+        def storage_bytes(key: str) -> int:
+            return self._storage_bytes(f"{name}/{key}")
+
+        reader = _Unpickler(self.read(f"{name}.pkl"), storage_bytes)
+        # pickle raises almost anything on a damaged file.
+        with load_errors(self._explain):
             reader.load()
         return frozenset(reader.classes)
 
@@ -100,13 +103,13 @@ class Archive:
         """Check the debug records, which PyTorch trusts when a run fails."""
         left = MAX_PIECES
         for name in self.names:
-            if name.lower().endswith(".debug_pkl"):
-                with load_errors(self._explain):
-                    left -= _debug_pieces(
-                        _Unpickler(self.read(name), lambda key: 0).load()
-                    )
-                    if left < 0:
-                        raise PickleError("its debug records have too many lines")
+            if not name.lower().endswith(".debug_pkl"):
+                continue
+            with load_errors(self._explain):
+                document = _Unpickler(self.read(name), lambda key: 0).load()
+                left -= _debug_pieces(document)
+                if left < 0:
+                    raise PickleError("its debug records have too many lines")
 
     def _explain(self, error: Exception) -> str:
         if isinstance(error, PickleError):
@@ -121,12 +124,12 @@ class Archive:
 
 
 class _Opaque:
-    """Stands for a tensor or an object."""
+    """A placeholder for a tensor or an object."""
 
     _filled = False
 
     def __setstate__(self, state: Any) -> None:
-        """Take the state of an object; PyTorch would make a second object of a second time."""
+        """Accept an object's state once; PyTorch would create another object."""
         if self._filled:
             raise PickleError("an object in it is made twice")
         self._filled = True
@@ -145,7 +148,7 @@ class _StorageType:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the names that PyTorch's own reader knows, and calls nothing else that a pickle names."""
+    """Calls only the functions in a pickle that PyTorch's own reader knows."""
 
     def __init__(self, content: bytes, storage_bytes: Callable[[str], int]) -> None:
         super().__init__(io.BytesIO(content))
@@ -156,13 +159,10 @@ class _Unpickler(pickle.Unpickler):
         full = f"{module}.{name}"
         if full in _BUILTINS:
             return _BUILTINS[full]
-        if module == "torch" and (
-            name in _SCHEMES or (name[-7:] == "Storage" and name[:-7] in _ITEM_BYTES)
-        ):
+        if module == "torch" and _is_type_name(name):
             return _StorageType(name)
-        if not _CLASS_NAME.fullmatch(full) or (
-            full.startswith(NATIVE) and full not in CLASSES
-        ):
+        is_unsafe_native = full.startswith(NATIVE) and full not in CLASSES
+        if not _CLASS_NAME.fullmatch(full) or is_unsafe_native:
             raise PickleError(
                 f"it holds {full[:100]!r}, which is not among what only computes"
             )
@@ -171,21 +171,27 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         tag, kind, key, _, count = pid
-        item = _ITEM_BYTES[kind.name[:-7]]
-        if (
-            tag != "storage"
-            or type(key) is not str
-            or type(count) is not int
-            or count < 0
-        ):
+        item_bytes = _ITEM_BYTES[kind.name.removesuffix("Storage")]
+        is_known = tag == "storage" and type(key) is str and type(count) is int
+        if not is_known or count < 0:
             raise PickleError("a weight is described in an unknown way")
-        if count and count * item > self._storage_bytes(key):
+        if count and count * item_bytes > self._storage_bytes(key):
             raise PickleError("a weight claims more bytes than the file has for it")
         return _Storage(count)
 
 
+def _is_type_name(name: str) -> bool:
+    """Return whether a name of PyTorch is a storage's type or a scheme."""
+    if name in _SCHEMES:
+        return True
+    return name.endswith("Storage") and name.removesuffix("Storage") in _ITEM_BYTES
+
+
 def _debug_pieces(document: Any) -> int:
-    """Check a debug record, with a table of texts or as before PyTorch 1.11, and return how many texts it joins."""
+    """Check a debug record; return the number of texts that it joins.
+
+    Before PyTorch 1.11, records had no table of texts.
+    """
     sizes: list[int] = []
     match document:
         case ("FORMAT_WITH_STRING_TABLE", tuple(texts), tuple(entries)):
@@ -194,29 +200,39 @@ def _debug_pieces(document: Any) -> int:
             pass
         case _:
             raise PickleError("its places are not a table")
-    counts: dict[int, tuple[int, int]] = {}
+    sources: dict[int, _JoinedSource] = {}
     for _, place, *_ in entries:
         source, start, end = place
-        if id(source) not in counts:
-            counts[id(source)] = _joined(source, sizes)
-        maximum = (
-            counts[id(source)][1] + 1
-        )  # PyTorch itself writes the end of an empty text one too far
-        if not all(type(at) is int and 0 <= at <= maximum for at in (start, end)):
-            raise PickleError("a place is outside of its text")
-    return sum(count for count, _ in counts.values())
+        if id(source) not in sources:
+            sources[id(source)] = _joined(source, sizes)
+        # PyTorch itself writes the end of an empty text one too far.
+        maximum = sources[id(source)].size + 1
+        for position in (start, end):
+            if type(position) is not int or not 0 <= position <= maximum:
+                raise PickleError("a place is outside of its text")
+    return sum(source.pieces for source in sources.values())
 
 
-def _joined(source: Any, sizes: Sequence[int]) -> tuple[int, int]:
-    """Return how many pieces make up a source, and their bytes."""
+class _JoinedSource(NamedTuple):
+    """The number of texts that make up a source, and their bytes."""
+
+    pieces: int
+    size: int
+
+
+def _joined(source: Any, sizes: Sequence[int]) -> _JoinedSource:
+    """Measure a source; it is one text or refers to texts in the table."""
     pieces, _, _ = source
     if isinstance(pieces, str) and not sizes:
-        return 1, len(pieces.encode())
-    if not isinstance(pieces, list) or any(
-        type(at) is not int or not 0 <= at < len(sizes) for at in pieces
-    ):
+        return _JoinedSource(1, len(pieces.encode()))
+    if not isinstance(pieces, list):
         raise PickleError("a place is in a text that is not there")
-    return len(pieces), sum(sizes[at] for at in pieces)
+    size = 0
+    for number in pieces:
+        if type(number) is not int or not 0 <= number < len(sizes):
+            raise PickleError("a place is in a text that is not there")
+        size += sizes[number]
+    return _JoinedSource(len(pieces), size)
 
 
 def _rebuild_tensor(
@@ -226,12 +242,10 @@ def _rebuild_tensor(
     plain = all(type(number) is int and 0 <= number < 2**62 for number in numbers)
     if not isinstance(storage, _Storage) or not plain or len(size) != len(stride):
         raise PickleError("a weight is described in an unknown way")
-    last = (
-        offset
-        + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
-        + 1
-    )
-    if prod(size) and last > storage.items:
+    end = offset + 1
+    for count, step in zip(size, stride, strict=True):
+        end += (count - 1) * step
+    if prod(size) and end > storage.items:
         raise PickleError("a weight lies outside of its own bytes")
     return _Opaque()
 
@@ -248,4 +262,7 @@ _BUILTINS: dict[str, Any] = {
     },
     "torch.jit._pickle.restore_type_tag": lambda value, *_: value,
 }
-"""Names that PyTorch's own reader knows. Sparse tensors are left out: it believes their claims about memory."""
+"""Names that PyTorch's own reader knows.
+
+Sparse tensors are left out: PyTorch trusts their claims about memory.
+"""

@@ -25,7 +25,7 @@ MINIMUM_TORCH = (2, 10)
 See CVE-2025-32434 and CVE-2026-24747.
 """
 
-# Only numbers are exchanged: these say that sizes, types or indices do not fit, which the caller chose.
+# Errors about sizes, types or indices, which the client chose; inputs are only numbers.
 _INPUT_FAULT = re.compile(
     r"\bshapes?\b|\bsizes?\b|[Dd]imension|\bdims?\b|out of range|out of bounds|same dtype|scalar type|"
     r"should be the same|must be a? ?\dD|\b\dD\b|broadcast|[Gg]uard|AssertionError|channels"
@@ -41,16 +41,16 @@ def import_torch() -> Any:
 def check_content(path: Path, formats: Collection[str], title: str) -> None:
     """Check a file's format by its content."""
     file_size(path)
-    content, reason = content_of(path), f"is no {title}, or is damaged; save it again"
-    if (first_bytes(path, 8) or b"")[
-        4:
-    ] == b"PTMF":  # PyTorch takes it, and a damaged one ends the process
-        content, reason = (
-            None,
-            "is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)",
+    if (first_bytes(path, 8) or b"")[4:] == b"PTMF":
+        # PyTorch opens this format, but a damaged file crashes the process.
+        raise ModelLoadError(
+            f"{path.name} is a mobile model in FlatBuffer form; save it with "
+            "_save_for_lite_interpreter(path)"
         )
+    content = content_of(path)
     if content not in formats:
-        raise ModelLoadError(f"{path.name} {NOT_MODELS.get(content or '', reason)}")
+        unknown = f"is no {title}, or is damaged; save it again"
+        raise ModelLoadError(f"{path.name} {NOT_MODELS.get(content or '', unknown)}")
 
 
 def keyword_arguments(source: ModelSource) -> dict[str, Any]:
@@ -86,9 +86,8 @@ class ModuleSession:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._module is None:
             raise RuntimeError("the session is closed")
-        self._torch.set_num_threads(
-            self._threads
-        )  # PyTorch keeps the number by thread, which models share
+        # PyTorch keeps the number by thread, and models share threads.
+        self._torch.set_num_threads(self._threads)
         with self._torch.inference_mode():
             return self._module(*args, **kwargs)
 
@@ -111,11 +110,9 @@ def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
     if array.dtype == object:
         raise ValueError(f"input {spec.name!r} is a tensor of numbers, not of texts")
     tensor = torch.from_numpy(np.array(array))
-    return (
-        tensor.view(torch.bfloat16)
-        if spec.datatype == "BF16" and array.dtype == np.uint16
-        else tensor
-    )
+    if spec.datatype == "BF16" and array.dtype == np.uint16:
+        return tensor.view(torch.bfloat16)
+    return tensor
 
 
 def plain_tensor(torch: Any, tensor: Any) -> Any:
@@ -129,12 +126,11 @@ def plain_tensor(torch: Any, tensor: Any) -> Any:
     return tensor.resolve_neg().resolve_conj().contiguous()
 
 
-_PROBE_SIZES = (
-    1,
-    16,
-    64,
-    256,
-)  # free dimensions of a first run: a window of a convolution may be larger than 1
+_PROBE_SIZES = (1, 16, 64, 256)
+"""Sizes of free dimensions in first runs.
+
+The window of a convolution may be larger than 1.
+"""
 
 
 class FirstRunError(ModelLoadError):
@@ -147,31 +143,28 @@ def probe_outputs(
     inputs: Sequence[TensorSpec],
     advice: str,
 ) -> list[TensorSpec]:
-    """Describe outputs by a run on zeros: the first size of free dimensions at which the model runs.
+    """Describe a model's outputs by runs on zeros.
+
+    Free dimensions get the first size at which the model runs.
 
     Args:
         run: returns the leaves of a result by name.
-        advice: for a model that takes no zeros.
+        advice: for a model that rejects zeros.
 
     Returns:
-        Specs; a size is free where a run on other sizes gave another one.
+        Specs; a size is free if a run on another size gave another one.
 
     Raises:
         FirstRunError: no run succeeds.
     """
-    sized = any(-1 in spec.shape[len(spec.shape) > 1 :] for spec in inputs)
-    failure: Exception | None = None
 
     def specs_at(size: int) -> list[TensorSpec]:
         leaves = run({spec.name: zeros(spec, size) for spec in inputs})
-        try:
-            return [leaf_spec(torch, name, leaf) for name, leaf in leaves]
-        except (TypeError, ValueError) as error:
-            raise ModelLoadError(
-                f"the model's results cannot be served: {error}"
-            ) from error
+        return _leaf_specs(torch, leaves)
 
-    for size in _PROBE_SIZES if sized else _PROBE_SIZES[:1]:
+    has_free_sizes = any(-1 in spec.shape[len(spec.shape) > 1 :] for spec in inputs)
+    failure: Exception | None = None
+    for size in _PROBE_SIZES if has_free_sizes else _PROBE_SIZES[:1]:
         try:
             specs = specs_at(size)
         except ModelLoadError:
@@ -179,10 +172,9 @@ def probe_outputs(
         except Exception as error:
             failure = failure or error
             continue
-        with suppress(Exception):
-            return (
-                list(map(_where_equal, specs, specs_at(size + 16))) if sized else specs
-            )
+        if has_free_sizes:
+            with suppress(Exception):
+                return list(map(_where_equal, specs, specs_at(size + 16)))
         return specs
     assert failure is not None
     shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in inputs)
@@ -192,40 +184,62 @@ def probe_outputs(
     ) from failure
 
 
+def _leaf_specs(torch: Any, leaves: Iterable[tuple[str, Any]]) -> list[TensorSpec]:
+    specs = []
+    for name, leaf in leaves:
+        try:
+            specs.append(leaf_spec(torch, name, leaf))
+        except (TypeError, ValueError) as error:
+            raise ModelLoadError(
+                f"the model's results cannot be served: {error}"
+            ) from error
+    return specs
+
+
 def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    """Free the sizes that differ between two specs of an output."""
     if len(spec.shape) != len(other.shape):
         return spec
-    sizes = (
-        size if size == again else -1
-        for size, again in zip(spec.shape, other.shape, strict=True)
-    )
-    return spec._replace(shape=tuple(sizes))
+    shape = []
+    for size, other_size in zip(spec.shape, other.shape, strict=True):
+        shape.append(size if size == other_size else -1)
+    return spec._replace(shape=tuple(shape))
 
 
 def with_free_rows(spec: TensorSpec) -> TensorSpec:
     """Free the first dimension of a spec if it is 1."""
-    return (
-        spec._replace(shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
-    )
+    if spec.shape[:1] != (1,):
+        return spec
+    return spec._replace(shape=(-1, *spec.shape[1:]))
 
 
 def flatten(result: Any) -> list[tuple[str, Any]]:
     """Return the leaves of a result with unique names.
 
-    Dictionaries, named tuples and dataclasses name what is in them, with dots below (``boxes``, ``levels.0``); what no
-    name leads to is ``output_N``, N being its place among all leaves. A list of plain numbers or texts is one leaf.
+    Dictionaries, named tuples and dataclasses name their items, joined by dots below
+    (``boxes``, ``levels.0``). A leaf without such a name is ``output_N``, where N is its
+    position among all leaves. A list of plain numbers or texts is one leaf.
     """
     leaves: dict[str, Any] = {}
-    for number, (path, leaf) in enumerate(_leaves(result, ())):
-        start = next(
-            (at for at, part in enumerate(path) if isinstance(part, str)), None
-        )
-        name = f"output_{number}" if start is None else ".".join(map(str, path[start:]))
-        candidates = (name, *(f"{name}:{again}" for again in range(1, number + 2)))
-        leaves[
-            next(candidate for candidate in candidates if candidate not in leaves)
-        ] = leaf
+    for position, (path, leaf) in enumerate(_leaves(result, ())):
+        name = _path_name(path)
+        if name is None:
+            name = f"output_{position}"
+        unique = name
+        number = 0
+        while unique in leaves:
+            number += 1
+            unique = f"{name}:{number}"
+        leaves[unique] = leaf
     return list(leaves.items())
+
+
+def _path_name(path: Sequence[str | int]) -> str | None:
+    """Join a path from its first text on; return None without a text."""
+    for start, part in enumerate(path):
+        if isinstance(part, str):
+            return ".".join(map(str, path[start:]))
+    return None
 
 
 def _leaves(
@@ -247,11 +261,9 @@ def _leaves(
 
 
 def _is_plain_list(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, int | float | str) for item in value)
-    )
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(item, int | float | str) for item in value)
 
 
 def is_result(torch: Any, leaf: Any) -> bool:
@@ -260,23 +272,14 @@ def is_result(torch: Any, leaf: Any) -> bool:
 
 
 def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
-    """Return a copy of a leaf as an array. An optional value that is absent becomes an empty one.
+    """Return a copy of a leaf as an array; None becomes an empty one.
 
     Args:
-        datatype: the declared one. Only where it is BF16 do callers know that uint16 means bfloat16; else those
-            numbers are widened to FP32, which loses nothing.
+        datatype: the declared one. uint16 for bfloat16 is only understood if it is BF16;
+            otherwise those numbers become FP32, which loses nothing.
     """
     if isinstance(leaf, torch.Tensor):
-        tensor = plain_tensor(torch, leaf)
-        if tensor.is_complex():
-            raise TypeError(
-                "the model returns complex numbers, which the protocol does not have"
-            )
-        if datatype == "BF16":
-            return np.array(tensor.to(torch.bfloat16).view(torch.uint16).numpy())
-        return np.array(
-            (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-        )
+        return _tensor_array(torch, leaf, datatype)
     if leaf is None:
         return np.empty(0, np.float32)
     items = leaf if isinstance(leaf, list) else [leaf]
@@ -286,19 +289,30 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
         array = np.array(items)
     else:
         raise TypeError(
-            f"the model returns {type(leaf).__name__}, which is neither numbers nor text"
+            f"the model returns {type(leaf).__name__}, which is neither numbers nor "
+            "text"
         )
     return array if isinstance(leaf, list) else array.reshape(())
+
+
+def _tensor_array(torch: Any, leaf: Any, datatype: str | None) -> Array:
+    tensor = plain_tensor(torch, leaf)
+    if tensor.is_complex():
+        raise TypeError(
+            "the model returns complex numbers, which the protocol does not have"
+        )
+    if datatype == "BF16":
+        tensor = tensor.to(torch.bfloat16).view(torch.uint16)
+    elif tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return np.array(tensor.numpy())
 
 
 def leaf_spec(torch: Any, name: str, leaf: Any) -> TensorSpec:
     """Return the spec of one result."""
     if isinstance(leaf, torch.Tensor):
-        return TensorSpec(
-            name,
-            datatype_of_torch(plain_tensor(torch, leaf).dtype),
-            tuple(map(int, leaf.shape)),
-        )
+        datatype = datatype_of_torch(plain_tensor(torch, leaf).dtype)
+        return TensorSpec(name, datatype, tuple(map(int, leaf.shape)))
     array = leaf_array(torch, leaf)
     return TensorSpec(name, datatype_of(array.dtype), array.shape)
 
@@ -306,24 +320,25 @@ def leaf_spec(torch: Any, name: str, leaf: Any) -> TensorSpec:
 def match_specs(
     names: Sequence[str], declared: Sequence[TensorSpec], noun: str
 ) -> dict[str, TensorSpec]:
-    """Return the manifest's specs for a model's tensors, by name; or in order, where both sides have as many.
+    """Match the manifest's specs with a model's tensors, by name or else in order.
 
     Where the manifest renames a tensor, the model's name stays as an alias.
     """
     if {spec.name for spec in declared} <= set(names):
         return {spec.name: spec for spec in declared}
-    if len(declared) == len(names):
-        pairs = zip(names, declared, strict=True)
-        return {
-            name: spec
-            if name == spec.name
-            else spec._replace(aliases=(*spec.aliases, name))
-            for name, spec in pairs
-        }
-    raise ModelLoadError(
-        f"model.toml declares {plural(len(declared), noun)} ({', '.join(spec.name for spec in declared)}), "
-        f"the model has {len(names)}: {', '.join(map(repr, names)) or 'none'}"
-    )
+    if len(declared) != len(names):
+        declared_names = ", ".join(spec.name for spec in declared)
+        model_names = ", ".join(map(repr, names)) or "none"
+        raise ModelLoadError(
+            f"model.toml declares {plural(len(declared), noun)} ({declared_names}), "
+            f"the model has {len(names)}: {model_names}"
+        )
+    specs = {}
+    for name, spec in zip(names, declared, strict=True):
+        if name != spec.name:
+            spec = spec._replace(aliases=(*spec.aliases, name))
+        specs[name] = spec
+    return specs
 
 
 _NOISE = re.compile(
@@ -338,44 +353,62 @@ _DAMAGE = re.compile(
 
 def error_message(error: BaseException, maximum: int = 300) -> str:
     """Return an error's text without TorchScript's traceback."""
-    lines = [
-        line.strip() for line in str(error).strip().splitlines() if line.strip()
-    ] or [type(error).__name__]
+    lines = []
+    for line in str(error).splitlines():
+        if line.strip():
+            lines.append(line.strip())
+    if not lines:
+        lines.append(type(error).__name__)
     text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
     return excerpt(_NOISE.sub("", text), maximum)
 
 
 def explain_load_error(name: str, framework: str, error: BaseException) -> str:
     """Explain why a framework rejected a file."""
-    if match := _UNKNOWN_OPERATOR.search(str(error)):
-        advice = (
-            "the file was made by optimize_for_mobile; save the model again without that step"
-            if match[1].startswith("prepacked::")
-            else "it belongs to another package, such as torchvision, or to another version; export the model as ONNX, "
-            "or without that operator"
+    unknown = _UNKNOWN_OPERATOR.search(str(error))
+    if unknown:
+        operator = unknown[1]
+        if operator.startswith("prepacked::"):
+            advice = (
+                "the file was made by optimize_for_mobile; save the model again "
+                "without that step"
+            )
+        else:
+            advice = (
+                "it belongs to another package, such as torchvision, or to another "
+                "version; export the model as ONNX, or without that operator"
+            )
+        return (
+            f"{name} uses the operator {operator}, which {framework} does not have: "
+            f"{advice}"
         )
-        return f"{name} uses the operator {match[1]}, which {framework} does not have: {advice}"
     reason = error_message(error, 200)
     if _DAMAGE.search(str(error)):
-        return f"{framework} cannot load {name}, which may be damaged ({reason}); copy it again"
-    return f"{framework} cannot load {name} ({reason}); it may be of another version: save it again with this one"
+        return (
+            f"{framework} cannot load {name}, which may be damaged ({reason}); copy it "
+            "again"
+        )
+    return (
+        f"{framework} cannot load {name} ({reason}); it may be of another version: "
+        "save it again with this one"
+    )
 
 
 def input_fault(
     error: Exception, raised_by_model: type[Exception] = ValueError
 ) -> ValueError | None:
-    """Return the error as a ValueError, where the input is to blame: its sizes, types or indices.
+    """Return an error as ``ValueError`` if the input caused it; else None.
+
+    The input is at fault if its sizes, types or indices don't fit.
 
     Args:
-        raised_by_model: the type that stands for a ``raise`` or ``assert`` in the model, which may check its input.
+        raised_by_model: the type of a ``raise`` or ``assert`` in the model, which may
+            check its input.
     """
     types = (AssertionError, IndexError, ValueError, raised_by_model)
-    if not isinstance(error, types) and not _INPUT_FAULT.search(
-        error_message(error, 2000)
-    ):
+    text = error_message(error, 2000)
+    if not isinstance(error, types) and not _INPUT_FAULT.search(text):
         return None
-    return (
-        None
-        if _NOT_THE_INPUT.search(str(error))
-        else ValueError(error_message(error, 500))
-    )
+    if _NOT_THE_INPUT.search(str(error)):
+        return None
+    return ValueError(error_message(error, 500))

@@ -1,14 +1,14 @@
-"""Runs exported programs (``torch.export.save``, ``.pt2``) of an owner who says that the file may be trusted.
+"""Run exported programs (``torch.export.save``, ``.pt2``) that their owner trusts.
 
-``torch.export.load`` unpickles parts of the file with pickle's full powers: a hostile file runs whatever code it wants,
-and the load even succeeds. So such a file is code and needs consent (:mod:`pocketserve.trust`). Without that, only the
-names of its members are read.
+``torch.export.load`` unpickles parts of the file without restrictions: a hostile file
+runs any code, and the load even succeeds. So such a file is code and needs consent
+(:mod:`pocketserve.trust`). Without consent, only the names of its members are read.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter, getitem
 from typing import Any, NamedTuple
 
@@ -48,9 +48,8 @@ class Pt2Runtime:
                 source.path.name, f"torch {torch.__version__}", error
             )
         ):
-            with stand_ins(
-                source.path
-            ):  # it reads names only; the trusted content is unpickled
+            # This reads names only; the trusted content is unpickled.
+            with stand_ins(source.path):
                 program = torch.export.load(io.BytesIO(content))
             return Pt2Session(torch, program, source.threads)
 
@@ -59,15 +58,15 @@ RUNTIME = Pt2Runtime()
 
 
 class _Input(NamedTuple):
-    """A value that the program takes: a tensor, a whole number (``scalar``), or one fixed at export (no spec)."""
+    """An argument of the program."""
 
-    spec: TensorSpec | None
+    spec: TensorSpec | None  # None for a value fixed at export
     value: Any = None
-    scalar: bool = False
+    scalar: bool = False  # whether it is a whole number instead of a tensor
 
 
 class _GraphTensor:
-    """Stands for a result that is a tensor of the graph."""
+    """A placeholder for a result that is a tensor of the graph."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,38 +80,45 @@ class Pt2Session(ModuleSession):
     def __init__(self, torch: Any, program: Any, threads: int) -> None:
         super().__init__(torch, threads, " (torch.export)")
         self._inputs = _inputs(program)
-        self.inputs: Sequence[TensorSpec] = [
-            entry.spec for entry in self._inputs if entry.spec is not None
-        ]
+        specs = (entry.spec for entry in self._inputs)
+        self.inputs: Sequence[TensorSpec] = [spec for spec in specs if spec is not None]
         self._nesting = program.call_spec.in_spec
         self.outputs: Sequence[TensorSpec] = _outputs(torch, program)
         self._module = program.module()
-        tensors = {**program.constants, **program.state_dict}.values()
-        self.memory_bytes = weight_bytes(
-            tensor for tensor in tensors if isinstance(tensor, torch.Tensor)
-        )
-        state = [attrgetter(name)(self._module) for name in sorted(_written(program))]
-        self._state = [(tensor, tensor.detach().clone()) for tensor in state]
-        if state:
+        values = {**program.constants, **program.state_dict}.values()
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        self.memory_bytes = weight_bytes(tensors)
+        self._state: list[tuple[Any, Any]] = []
+        for name in sorted(_written(program)):
+            tensor = attrgetter(name)(self._module)
+            self._state.append((tensor, tensor.detach().clone()))
+        if self._state:
             self.reset = self._reset
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; raise ValueError for sizes or types that the program does not take: more rows than at export."""
+        """Run the program.
+
+        Raises:
+            ValueError: the program rejects the sizes or types, such as more rows than
+                at export.
+        """
         values = [self._value(entry, inputs) for entry in self._inputs]
         args, kwargs = self._torch.utils._pytree.tree_unflatten(values, self._nesting)
         try:
             result = self._call(*args, **kwargs)
         except Exception as error:
-            if (fault := input_fault(error)) is not None:
+            fault = input_fault(error)
+            if fault is not None:
                 raise fault from error
             raise
         leaves = dict(flatten(result))
-        return {
-            spec.name: leaf_array(self._torch, leaves[spec.name], spec.datatype)
-            for spec in self.outputs
-        }
+        arrays = {}
+        for spec in self.outputs:
+            leaf = leaves[spec.name]
+            arrays[spec.name] = leaf_array(self._torch, leaf, spec.datatype)
+        return arrays
 
     def close(self) -> None:
         super().close()
@@ -137,72 +143,74 @@ class Pt2Session(ModuleSession):
 def _written(program: Any) -> set[str]:
     """Return the names of the program's tensors that a run may write to.
 
-    The signature of a program in functional form tells them; else the operators of its graph do.
+    The signature lists them for a program in functional form. Otherwise the operators
+    of its graph show them.
     """
-    targets = {
-        entry.arg.name: entry.target
-        for entry in program.graph_signature.input_specs
-        if entry.target is not None
-    }
-    # The tensors whose memory the value of a node may share.
-    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
-    aliases = {
-        node: {targets[node.name]} for node in placeholders if node.name in targets
-    }
+    targets = {}
+    for entry in program.graph_signature.input_specs:
+        if entry.target is not None:
+            targets[entry.arg.name] = entry.target
+    # By node: the tensors that may share the memory of its value.
+    aliases: dict[Any, set[str]] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in targets:
+            aliases[node] = {targets[node.name]}
     written = set(program.graph_signature.buffers_to_mutate.values())
     for node in program.graph.nodes:
-        shared: set[str] = set().union(
-            *(aliases.get(source, ()) for source in node.all_input_nodes)
-        )
+        shared: set[str] = set()
+        for source in node.all_input_nodes:
+            shared |= aliases.get(source, set())
         if node.op != "call_function" or not shared:
             continue
         schema = getattr(node.target, "_schema", None)
-        if (
-            schema is None
-            and node.target is not getitem
-            and _inner_graphs_write(program)
-        ):
-            written |= shared  # a branch or loop: it has a graph of its own
-        for at, argument in enumerate(schema.arguments if schema is not None else ()):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = (
-                    node.args[at]
-                    if at < len(node.args)
-                    else node.kwargs.get(argument.name)
-                )
-                for source in value if isinstance(value, list | tuple) else (value,):
-                    written |= aliases.get(source, set())
-        if schema is None or any(
-            result.alias_info is not None for result in schema.returns
-        ):
+        if schema is None:
+            # A branch or loop has a graph of its own.
+            if node.target is not getitem and _inner_graphs_write(program):
+                written |= shared
+            aliases[node] = shared
+            continue
+        for source in _written_arguments(node, schema):
+            written |= aliases.get(source, set())
+        if any(result.alias_info is not None for result in schema.returns):
             aliases[node] = shared  # a view, or the tensor itself
     return written
 
 
+def _written_arguments(node: Any, schema: Any) -> Iterator[Any]:
+    """Yield the arguments that an operator writes to."""
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.kwargs.get(argument.name)
+        if position < len(node.args):
+            value = node.args[position]
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
 def _inner_graphs_write(program: Any) -> bool:
-    inner = [
-        module
-        for name, module in program.graph_module.named_modules()
-        if name and hasattr(module, "graph")
-    ]
-    schemas = [
-        getattr(node.target, "_schema", None)
-        for module in inner
-        for node in module.graph.nodes
-    ]
-    return any(schema is not None and schema.is_mutable for schema in schemas)
+    for name, module in program.graph_module.named_modules():
+        if not name or not hasattr(module, "graph"):
+            continue
+        for node in module.graph.nodes:
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and schema.is_mutable:
+                return True
+    return False
 
 
 def _inputs(program: Any) -> list[_Input]:
     """Return the program's inputs in the order of its flattened arguments."""
-    values = {
-        node.name: node.meta.get("val")
-        for node in program.graph.nodes
-        if node.op == "placeholder"
-    }
+    values = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            values[node.name] = node.meta.get("val")
     inputs = []
     for entry in _user_arguments(program.graph_signature.input_specs, "USER_INPUT"):
-        kind, value = type(entry).__name__, values.get(entry.name)
+        kind = type(entry).__name__
+        value = values.get(entry.name)
         if kind == "ConstantArgument":
             inputs.append(_Input(None, entry.value))
         elif kind == "TensorArgument" and hasattr(value, "shape"):
@@ -211,32 +219,42 @@ def _inputs(program: Any) -> list[_Input]:
             inputs.append(_Input(TensorSpec(entry.name, "INT64", ()), scalar=True))
         else:
             raise ModelLoadError(
-                f"the program's argument {entry.name!r} is a {kind}, which no tensor can carry"
+                f"the program's argument {entry.name!r} is a {kind}, which no tensor "
+                "can carry"
             )
     return inputs
 
 
 def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
-    """Return the results under the names that their nesting gives: those in the graph (``add_1``) tell nothing."""
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    plain = {"SymIntArgument": 0, "SymFloatArgument": 0.0, "SymBoolArgument": False}
+    """Return the results, named by their nesting.
+
+    Names in the graph, such as ``add_1``, have no meaning.
+    """
     results = []
     for entry in _user_arguments(program.graph_signature.output_specs, "USER_OUTPUT"):
-        kind = type(entry).__name__
-        tensor = _GraphTensor(entry.name) if kind == "TensorArgument" else None
-        results.append(
-            tensor
-            or (entry.value if kind == "ConstantArgument" else plain.get(kind, entry))
-        )
+        results.append(_placeholder(entry))
+    nested = torch.utils._pytree.tree_unflatten(results, program.call_spec.out_spec)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     specs = []
-    for name, leaf in flatten(
-        torch.utils._pytree.tree_unflatten(results, program.call_spec.out_spec)
-    ):
+    for name, leaf in flatten(nested):
         if isinstance(leaf, _GraphTensor):
             specs.append(_spec(name, values[leaf.name]))
         elif leaf is not None:
             specs.append(leaf_spec(torch, name, leaf))
     return specs
+
+
+_SYMBOLIC = {"SymIntArgument": 0, "SymFloatArgument": 0.0, "SymBoolArgument": False}
+
+
+def _placeholder(entry: Any) -> Any:
+    """Return a value of a result's type."""
+    kind = type(entry).__name__
+    if kind == "TensorArgument":
+        return _GraphTensor(entry.name)
+    if kind == "ConstantArgument":
+        return entry.value
+    return _SYMBOLIC.get(kind, entry)
 
 
 def _spec(name: str, value: Any) -> TensorSpec:
@@ -245,9 +263,10 @@ def _spec(name: str, value: Any) -> TensorSpec:
         datatype = datatype_of_torch(value.dtype)
     except ValueError as error:
         raise ModelLoadError(f"tensor {name!r} cannot be served: {error}") from error
-    return TensorSpec(
-        name, datatype, tuple(size if type(size) is int else -1 for size in value.shape)
-    )
+    shape = []
+    for size in value.shape:
+        shape.append(size if type(size) is int else -1)
+    return TensorSpec(name, datatype, tuple(shape))
 
 
 def _user_arguments(specs: Any, kind: str) -> list[Any]:

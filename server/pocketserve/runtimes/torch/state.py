@@ -1,8 +1,9 @@
-"""Finds what a TorchScript program changes of itself when it runs, and puts it back.
+"""Find the state that a TorchScript program changes when it runs, and restore it.
 
-A program may count, or add to its buffers: one caller would see traces of another. PyTorch's analysis of aliases
-(``AliasDb``) tells which attributes a run writes, so programs that write none pay nothing. Layers that write only in
-training do not count: every module is in evaluation mode.
+A program may count, or add to its buffers; without a restore, a client would see traces
+of another one. PyTorch's alias analysis (``AliasDb``) finds the attributes that a run
+writes. Programs that write none have no cost. Layers that write only in training don't
+count: every module is in evaluation mode.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ class UndecidedError(Exception):
 
 
 def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
-    """Return a function that restores the present state of a module; None for one that writes nothing of its own."""
+    """Return a function that restores a module's present state.
+
+    None if a run never changes the state.
+    """
     graph = _in_evaluation(torch, module.inlined_graph.copy())
-    attributes = [
-        _Attribute(torch, module._c, path) for path in sorted(_written(torch, graph))
-    ]
+    attributes = []
+    for path in sorted(_written(torch, graph)):
+        attributes.append(_Attribute(torch, module._c, path))
 
     def restore() -> None:
         with torch.no_grad():
@@ -37,10 +41,7 @@ def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
 
 def _in_evaluation(torch: Any, graph: Any) -> Any:
     """Return the graph without its training-only nodes."""
-    if not any(
-        node.kind() == "prim::SetAttr" and node.s("name") == "training"
-        for node in nodes_of(graph)
-    ):
+    if not _sets_training(graph):
         for node in graph.findAllNodes("prim::GetAttr", True):
             if node.s("name") == "training":
                 graph.setInsertPoint(node)
@@ -50,34 +51,25 @@ def _in_evaluation(torch: Any, graph: Any) -> Any:
     return graph
 
 
+def _sets_training(graph: Any) -> bool:
+    setters = (node for node in nodes_of(graph) if node.kind() == "prim::SetAttr")
+    return any(node.s("name") == "training" for node in setters)
+
+
 def _written(torch: Any, graph: Any) -> set[AttributePath]:
     """Return the attributes that a run may write to."""
     module = next(graph.inputs())
     _check_subgraphs(torch, graph)
-    attributes = graph.findAllNodes("prim::GetAttr", True)
-    getters = [
-        (node, _path_of(node, module))
-        for node in attributes
-        if _is_tensor(node.output())
-    ]
-    constants = [
-        value
-        for node in nodes_of(graph)
-        if node.kind() == "prim::Constant"
-        for value in node.outputs()
-    ]
-    # To the analysis all attributes may be one and the same: if one is written, all are. So each of them becomes a
-    # tensor of its own.
-    tensors: dict[AttributePath, Any] = {}
-    graph.setInsertPoint(next(graph.nodes()))
-    for node, path in getters:
-        if path not in tensors:
-            tensors[path] = graph.insertConstant(torch.zeros(1))
-        node.output().replaceAllUsesWith(tensors[path])
+    constants = _constants(graph)
+    tensors = _separate_tensors(torch, graph, module)
     aliases = graph.alias_db()
-    if any(_is_tensor(value) and aliases.has_writers(value) for value in constants):
-        raise UndecidedError  # a weight that is part of the program
-    written = {path for path, value in tensors.items() if aliases.has_writers(value)}
+    for constant in constants:
+        if _is_tensor(constant) and aliases.has_writers(constant):
+            raise UndecidedError  # a weight that is part of the program
+    written = set()
+    for path, tensor in tensors.items():
+        if aliases.has_writers(tensor):
+            written.add(path)
     for node in nodes_of(graph):
         if node.kind() == "prim::GetAttr" and aliases.has_writers(node.output()):
             written.add(_path_of(node, module))
@@ -85,17 +77,42 @@ def _written(torch: Any, graph: Any) -> set[AttributePath]:
             target, value = node.inputs()
             if target.node().kind() != "prim::CreateObject":
                 written.add(_path_of(node, module))
-            # A later write to this attribute in place changes those that share its memory as well.
-            written |= {
-                path
-                for path, other in tensors.items()
-                if aliases.may_contain_alias(value, other)
-            }
+            # A later in-place write to this attribute also changes those that share
+            # its memory.
+            for path, tensor in tensors.items():
+                if aliases.may_contain_alias(value, tensor):
+                    written.add(path)
     return written
 
 
+def _constants(graph: Any) -> list[Any]:
+    constants: list[Any] = []
+    for node in nodes_of(graph):
+        if node.kind() == "prim::Constant":
+            constants += node.outputs()
+    return constants
+
+
+def _separate_tensors(torch: Any, graph: Any, module: Any) -> dict[AttributePath, Any]:
+    """Replace tensor attributes by a constant each; return them by path.
+
+    For the alias analysis all attributes may be the same: if one is written, all are.
+    """
+    getters = []
+    for node in graph.findAllNodes("prim::GetAttr", True):
+        if _is_tensor(node.output()):
+            getters.append((node, _path_of(node, module)))
+    tensors: dict[AttributePath, Any] = {}
+    graph.setInsertPoint(next(graph.nodes()))
+    for node, path in getters:
+        if path not in tensors:
+            tensors[path] = graph.insertConstant(torch.zeros(1))
+        node.output().replaceAllUsesWith(tensors[path])
+    return tensors
+
+
 def _path_of(node: Any, module: Any) -> AttributePath:
-    """Return the names that lead from the module to the attribute that a node gets or sets."""
+    """Return the path from the module to a node's attribute."""
     owner = next(node.inputs())
     if owner == module:
         return (node.s("name"),)
@@ -110,12 +127,11 @@ def _check_subgraphs(torch: Any, graph: Any) -> None:
         if node.kind() in ("prim::CallMethod", "prim::CallFunction"):
             raise UndecidedError
         for name in node.attributeNames():
-            inner = nodes_of(node.g(name)) if node.kindOf(name) == "g" else ()
-            if any(
-                step.kind() == "prim::SetAttr" or _may_write(torch, step.kind())
-                for step in inner
-            ):
-                raise UndecidedError
+            if node.kindOf(name) != "g":
+                continue
+            for step in nodes_of(node.g(name)):
+                if step.kind() == "prim::SetAttr" or _may_write(torch, step.kind()):
+                    raise UndecidedError
 
 
 def _is_tensor(value: Any) -> bool:
@@ -125,12 +141,11 @@ def _is_tensor(value: Any) -> bool:
 def _may_write(torch: Any, operator: str) -> bool:
     if operator in ("aten::batch_norm", "aten::instance_norm"):  # by an argument
         return True
-    schemas = torch._C._jit_get_schemas_for_operator(operator)
-    return any(
-        a.alias_info is not None and a.alias_info.is_write
-        for schema in schemas
-        for a in schema.arguments
-    )
+    for schema in torch._C._jit_get_schemas_for_operator(operator):
+        for argument in schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                return True
+    return False
 
 
 class _Attribute:

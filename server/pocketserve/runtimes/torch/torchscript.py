@@ -84,30 +84,12 @@ class ScriptSession(ModuleSession):
         self._load()
         if not self._module._c._has_method("forward"):
             raise ModelLoadError(f"{source.path.name} has no method forward")
-        schema = self._module.forward.schema
-        arguments = [
-            Argument(a.name, a.type, a.has_default_value())
-            for a in schema.arguments[1:]
-        ]
         self.properties = read_extra_properties(source.path)
-        inputs = source.inputs or _picture_input(arguments, self.properties)
-        self._parameters = Parameters(torch, arguments, source._replace(inputs=inputs))
+        self._parameters = self._read_parameters()
         self.inputs: Sequence[TensorSpec] = self._parameters.inputs
         method = _reset_method(source, self._module)
         restore = self._load if method else self._restorer()
-        names, specs = _output_names(self._module), dict[str, TensorSpec]()
-        if not source.outputs and not any(spec.open for spec in self.inputs):
-            try:
-                specs = self._probe()
-                names = list(specs)
-            except FirstRunError:
-                if (
-                    names is None
-                ):  # a model that refuses zeros (a sampling rate of 0) may tell its outputs
-                    raise
-            if restore is not None:
-                restore()
-        self._results = Results(names, source.outputs, specs)
+        self._results = self._describe_results(restore)
         self.outputs: Sequence[TensorSpec] = self._results.outputs
         if method is not None:
             self.reset = lambda: getattr(self._module, method)()
@@ -117,27 +99,58 @@ class ScriptSession(ModuleSession):
         weights = weight_bytes((*self._module.parameters(), *self._module.buffers()))
         self.memory_bytes = max(weights, file_size(source.path))
 
+    def _read_parameters(self) -> Parameters:
+        arguments = []
+        for entry in self._module.forward.schema.arguments[1:]:
+            is_optional = entry.has_default_value()
+            arguments.append(Argument(entry.name, entry.type, is_optional))
+        source = self._source
+        inputs = source.inputs or _picture_input(arguments, self.properties)
+        return Parameters(self._torch, arguments, source._replace(inputs=inputs))
+
+    def _describe_results(self, restore: Callable[[], None] | None) -> Results:
+        """Describe the results by the program, or by a run if its inputs are known.
+
+        Args:
+            restore: undoes the run's changes of the state.
+        """
+        names = _output_names(self._module)
+        specs: dict[str, TensorSpec] = {}
+        has_open_inputs = any(spec.open for spec in self.inputs)
+        if not self._source.outputs and not has_open_inputs:
+            try:
+                specs = self._probe()
+                names = list(specs)
+            except FirstRunError:
+                # A model may reject zeros, such as a sampling rate of 0.
+                if names is None:
+                    raise
+            if restore is not None:
+                restore()
+        return Results(names, self._source.outputs, specs)
+
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; raise ValueError if the model cannot take these sizes, types or values."""
+        """Run; raise ``ValueError`` for sizes, types or values that don't fit."""
         try:
             result = self._run(inputs)
         except Exception as error:
-            if (fault := input_fault(error, self._torch.jit.Error)) is not None:
+            fault = input_fault(error, self._torch.jit.Error)
+            if fault is not None:
                 raise fault from error
             raise RuntimeError(
                 error_message(error, 400) + _age_of(self._source.path)
             ) from error
         arrays = self._results.arrays(self._torch, result)
-        self.outputs = self._results.outputs  # a run may have told more of them
+        self.outputs = self._results.outputs  # a run may have described more of them
         return arrays
 
     def close(self) -> None:
         super().close()
-        self.reset = (
-            self._call
-        )  # says that the session is closed; the other holds the weights
+        # ``_call`` raises because the session is closed; the old function keeps the
+        # weights in memory.
+        self.reset = self._call
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
         return self._call(**self._parameters.values(inputs))
@@ -172,18 +185,18 @@ class ScriptSession(ModuleSession):
 
 
 def read_extra_properties(path: Path) -> dict[str, str]:
-    """Return what Ultralytics writes into an archive's extra file, as texts in Python's notation; else nothing."""
+    """Return the metadata that Ultralytics adds to an archive; may be empty.
+
+    The values are in Python's notation.
+    """
     try:
-        entry = next(
-            (member for member in members(path) if member.name == PROPERTIES), None
-        )
-        return (
-            {}
-            if entry is None
-            else parse_properties(read_member(path, entry, MAX_PROPERTIES_BYTES))
-        )
+        for member in members(path):
+            if member.name == PROPERTIES:
+                content = read_member(path, member, MAX_PROPERTIES_BYTES)
+                return parse_properties(content)
     except (BadZipError, OSError):
-        return {}
+        pass
+    return {}
 
 
 def _picture_input(
@@ -207,33 +220,35 @@ def _picture_input(
 
 
 def _age_of(path: Path) -> str:
-    """Return the advice for a file from before PyTorch 2.0, which writes a byte order into each."""
+    """Return the advice for a file from before PyTorch 2.0; empty for newer ones.
+
+    Newer files have a byte order.
+    """
     try:
-        old = all(member.name != "byteorder" for member in members(path))
+        names = {member.name for member in members(path)}
     except (BadZipError, OSError):
         return ""
+    if "byteorder" in names:
+        return ""
     return (
-        "; the file was saved before PyTorch 2.0, and operators have changed since: save it again"
-        if old
-        else ""
+        "; the file was saved before PyTorch 2.0, and operators have changed since: "
+        "save it again"
     )
 
 
 def _reset_method(source: ModelSource, module: Any) -> str | None:
     """Return the name of the method that resets a module, or None."""
-    name = source.options.get(
-        "reset", "reset_states"
-    )  # the usual name, as in Silero's voice activity detectors
-    arguments = (
-        getattr(module, name).schema.arguments
-        if isinstance(name, str) and module._c._has_method(name)
-        else ()
-    )
-    if arguments and all(argument.has_default_value() for argument in arguments[1:]):
-        return str(name)
+    # the usual name, as in Silero's voice activity detectors
+    name = source.options.get("reset", "reset_states")
+    if isinstance(name, str) and module._c._has_method(name):
+        arguments = getattr(module, name).schema.arguments
+        # The first argument is the module.
+        if all(argument.has_default_value() for argument in arguments[1:]):
+            return name
     if "reset" in source.options:
         raise ModelLoadError(
-            f"model.toml: reset names {name!r:.80}, but the model has no method of that name"
+            f"model.toml: reset names {name!r:.80}, but the model has no method of "
+            "that name"
         )
     return None
 
@@ -244,23 +259,18 @@ def _load_trusted(torch: Any, source: ModelSource, reason: NotPlainError) -> Any
         raise ModelLoadError(not_trusted(source.original, str(reason))) from reason
     content = read_code(source.path, source.trusted, source.original)
     unit = torch._C.CompilationUnit()
-    return wrapped_module(
-        torch,
-        torch._C.import_ir_module_from_buffer(
-            unit, content, torch.device("cpu"), {}, False
-        ),
+    module = torch._C.import_ir_module_from_buffer(
+        unit, content, torch.device("cpu"), {}, False
     )
+    return wrapped_module(torch, module)
 
 
 def _output_names(module: Any) -> list[str] | None:
-    """Return the names of the results, as far as known."""
+    """Return the names of the results; None if the program doesn't show them."""
     try:
         value = next(iter(module.inlined_graph.outputs()))
-        return [
-            name
-            for name, _ in flatten(
-                result_structure(module.forward.schema.returns[0].type, value)
-            )
-        ]
-    except Exception:  # the graph's interface is not documented; without it a run tells
+        kind = module.forward.schema.returns[0].type
+        leaves = flatten(result_structure(kind, value))
+    except Exception:  # the graph's interface is not documented
         return None
+    return [name for name, _ in leaves]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.torch.common import (
@@ -15,12 +15,21 @@ from pocketserve.runtimes.torch.common import (
 )
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
-# By PyTorch's type: datatype of the protocol, kinds of NumPy arrays, noun, type of a manifest's values.
-_SCALARS: Mapping[str, tuple[str, str, str, Any]] = {
-    "IntType": ("INT64", "iu", "whole numbers", int),
-    "FloatType": ("FP32", "iuf", "numbers", int | float),
-    "BoolType": ("BOOL", "b", "BOOL", bool),
-    "StringType": ("BYTES", "O", "texts", str),
+
+class _ScalarType(NamedTuple):
+    """A type of PyTorch for plain values."""
+
+    datatype: str  # of the protocol
+    array_kinds: str  # of NumPy arrays
+    noun: str
+    manifest_type: Any
+
+
+_SCALARS: Mapping[str, _ScalarType] = {
+    "IntType": _ScalarType("INT64", "iu", "whole numbers", int),
+    "FloatType": _ScalarType("FP32", "iuf", "numbers", int | float),
+    "BoolType": _ScalarType("BOOL", "b", "BOOL", bool),
+    "StringType": _ScalarType("BYTES", "O", "texts", str),
 }
 
 
@@ -38,48 +47,75 @@ class Argument:
         self.optional = optional
         if type.kind() == "OptionalType":
             type = type.getElementType()
+        self.is_tensor = type.kind() == "TensorType"
         self.is_list = type.kind() == "ListType"
         self.kind = type.getElementType().kind() if self.is_list else type.kind()
-        self.is_tensor = type.kind() == "TensorType"
-        elements = (
-            type.elements() if type.annotation_str.startswith("Tuple[") else ()
-        )  # no named tuple
-        self.parts = [
-            Argument(f"{name}.{at}", element) for at, element in enumerate(elements)
-        ]
+        self.parts: list[Argument] = []
+        if type.annotation_str.startswith("Tuple["):  # not a named tuple
+            for position, element in enumerate(type.elements()):
+                self.parts.append(Argument(f"{name}.{position}", element))
 
     def leaves(self) -> list[Argument]:
-        """Return the argument itself, or the innermost parts of a tuple: each is an input."""
-        return [leaf for part in self.parts for leaf in part.leaves()] or [self]
+        """Return the innermost parts of a tuple, or the argument itself.
+
+        Each of them is an input.
+        """
+        if not self.parts:
+            return [self]
+        leaves = []
+        for part in self.parts:
+            leaves += part.leaves()
+        return leaves
 
 
 class Parameters:
-    """A method's arguments (without ``self``): from inputs, from the manifest's fixed values, or by default."""
+    """A method's arguments, without ``self``.
+
+    Values come from inputs, from the manifest or from the method's defaults.
+    """
 
     def __init__(
         self, torch: Any, arguments: Sequence[Argument], source: ModelSource
     ) -> None:
         self._torch = torch
         self._fixed = _fixed_values(torch, arguments, keyword_arguments(source))
-        declared = {spec.name for spec in source.inputs}
-        free = [argument for argument in arguments if argument.name not in self._fixed]
-        self._sent = [
-            a
-            for a in free
-            if not a.optional or declared & {leaf.name for leaf in a.leaves()}
-        ]
-        leaves = [leaf for argument in self._sent for leaf in argument.leaves()]
+        self._sent = self._arguments_from_inputs(arguments, source.inputs)
+        leaves: list[Argument] = []
+        for argument in self._sent:
+            leaves += argument.leaves()
         specs = match_specs([leaf.name for leaf in leaves], source.inputs, "input")
-        self._specs = {
-            leaf.name: specs.get(leaf.name) or _open_spec(leaf) for leaf in leaves
-        }
+        self._specs: dict[str, TensorSpec] = {}
+        for leaf in leaves:
+            self._specs[leaf.name] = specs.get(leaf.name) or _open_spec(leaf)
         self.inputs = tuple(self._specs.values())
 
+    def _arguments_from_inputs(
+        self, arguments: Sequence[Argument], inputs: Sequence[TensorSpec]
+    ) -> list[Argument]:
+        """Return the arguments that inputs provide.
+
+        An optional one needs a declared input; otherwise it takes its default.
+        """
+        declared = {spec.name for spec in inputs}
+        sent = []
+        for argument in arguments:
+            if argument.name in self._fixed:
+                continue
+            names = [leaf.name for leaf in argument.leaves()]
+            if not argument.optional or not declared.isdisjoint(names):
+                sent.append(argument)
+        return sent
+
     def values(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """Return the arguments by name, without those that take their default; ValueError for the wrong kind."""
-        return self._fixed | {
-            argument.name: self._value(argument, inputs) for argument in self._sent
-        }
+        """Return the arguments by name, without those that take their default.
+
+        Raises:
+            ValueError: an input has the wrong kind or count of values.
+        """
+        values = dict(self._fixed)
+        for argument in self._sent:
+            values[argument.name] = self._value(argument, inputs)
+        return values
 
     def _value(self, argument: Argument, inputs: Mapping[str, Array]) -> Any:
         """Return a tensor, or plain Python values where the method takes those."""
@@ -89,17 +125,7 @@ class Parameters:
         array = inputs[spec.name]
         if argument.is_tensor:
             return to_torch(self._torch, array, spec)
-        _, kinds, noun, _ = _SCALARS[argument.kind]
-        if array.dtype.kind not in kinds:
-            raise ValueError(f"input {spec.name!r} takes {noun}, not {array.dtype}")
-        items = array.reshape(-1).tolist()
-        if argument.kind == "StringType":
-            items = [
-                item.decode() if isinstance(item, bytes) else str(item)
-                for item in items
-            ]
-        elif argument.kind == "FloatType":
-            items = list(map(float, items))
+        items = _plain_items(argument, spec, array)
         if argument.is_list:
             return items
         if len(items) != 1:
@@ -107,18 +133,36 @@ class Parameters:
         return items[0]
 
 
+def _plain_items(argument: Argument, spec: TensorSpec, array: Array) -> list[Any]:
+    """Return an array's values as Python values of the argument's type."""
+    scalar = _SCALARS[argument.kind]
+    if array.dtype.kind not in scalar.array_kinds:
+        raise ValueError(f"input {spec.name!r} takes {scalar.noun}, not {array.dtype}")
+    items: list[Any] = array.reshape(-1).tolist()
+    if argument.kind == "FloatType":
+        return list(map(float, items))
+    if argument.kind == "StringType":
+        return list(map(_decoded, items))
+    return items
+
+
+def _decoded(item: Any) -> str:
+    return item.decode() if isinstance(item, bytes) else str(item)
+
+
 def _fixed_values(
     torch: Any, arguments: Sequence[Argument], fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
     by_name = {argument.name: argument for argument in arguments}
-    for name in fixed:
+    values = {}
+    for name, value in fixed.items():
         if name not in by_name:
+            names = ", ".join(by_name) or "nothing"
             raise ModelLoadError(
-                f"model.toml: arguments names {name!r}, the model takes {', '.join(by_name) or 'nothing'}"
+                f"model.toml: arguments names {name!r}, the model takes {names}"
             )
-    return {
-        name: _fixed_value(torch, by_name[name], value) for name, value in fixed.items()
-    }
+        values[name] = _fixed_value(torch, by_name[name], value)
+    return values
 
 
 def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
@@ -126,36 +170,40 @@ def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
     try:
         if argument.is_tensor:
             return torch.tensor(value)
-        items = value if argument.is_list else [value]
-        expected = _SCALARS[argument.kind][3]
-        fits = all(
-            isinstance(item, expected) and (expected is bool or type(item) is not bool)
-            for item in items
-        )
-        if not fits or isinstance(value, list) != argument.is_list:
+        if isinstance(value, list) != argument.is_list:
             raise TypeError
-        items = list(map(float, items)) if argument.kind == "FloatType" else items
+        items = value if argument.is_list else [value]
+        expected = _SCALARS[argument.kind].manifest_type
+        if not all(_has_type(item, expected) for item in items):
+            raise TypeError
+        if argument.kind == "FloatType":
+            items = list(map(float, items))
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
         raise ModelLoadError(
-            f"model.toml: arguments.{argument.name} must be {argument.type}, not {value!r:.80}"
+            f"model.toml: arguments.{argument.name} must be {argument.type}, not "
+            f"{value!r:.80}"
         ) from None
     return items if argument.is_list else items[0]
+
+
+def _has_type(value: Any, expected: Any) -> bool:
+    """Like ``isinstance``, but a bool is not a number."""
+    if type(value) is bool:
+        return expected is bool
+    return isinstance(value, expected)
 
 
 def _open_spec(argument: Argument) -> TensorSpec:
     """Return the default spec of an input without a description."""
     if argument.is_tensor:
         return TensorSpec(argument.name, "FP32", (-1,), open=True)
-    if argument.kind in _SCALARS:
-        return TensorSpec(
-            argument.name,
-            _SCALARS[argument.kind][0],
-            (-1,) if argument.is_list else (),
-            open=True,
-        )
+    scalar = _SCALARS.get(argument.kind)
+    if scalar is not None:
+        shape = (-1,) if argument.is_list else ()
+        return TensorSpec(argument.name, scalar.datatype, shape, open=True)
     raise ModelLoadError(
-        f"the model's argument {argument.name!r} is of type {argument.type}, which no tensor can carry; wrap the model "
-        "in a module that takes tensors"
+        f"the model's argument {argument.name!r} is of type {argument.type}, which no "
+        "tensor can carry; wrap the model in a module that takes tensors"
     )
 
 
@@ -164,10 +212,10 @@ class Results:
 
     Args:
         names: the method's names of its results; None while they are not known.
-        probed: specs that a run gave, by such a name.
+        probed: specs from a run, by such a name.
 
     Attributes:
-        outputs: what callers get; those that nothing describes as the runs so far gave them.
+        outputs: specs for clients. Runs so far determine those without a description.
     """
 
     def __init__(
@@ -177,70 +225,81 @@ class Results:
         probed: Mapping[str, TensorSpec],
     ) -> None:
         self._declared = declared
-        if names is None and not declared:
-            raise ModelLoadError(
-                "the file does not tell how many outputs the model has; declare [[inputs]] or [[outputs]] in model.toml"
-            )
-        specs = {} if names is None else match_specs(names, declared, "output")
-        self._specs = {
-            name: specs.get(name)
-            or probed.get(name)
-            or TensorSpec(name, "FP32", (-1,), open=True)
-            for name in names or ()
-        }
-        self.outputs = (
-            tuple(self._specs.values()) if names is not None else tuple(declared)
-        )
-        self._open = {name for name, spec in self._specs.items() if spec.open}
         self._shapes: list[tuple[int, ...]] = []
+        self._specs: dict[str, TensorSpec] = {}
+        self.outputs = tuple(declared)
+        if names is not None:
+            self._specs = _result_specs(names, declared, probed)
+            self.outputs = tuple(self._specs.values())
+        elif not declared:
+            raise ModelLoadError(
+                "the file does not tell how many outputs the model has; declare "
+                "[[inputs]] or [[outputs]] in model.toml"
+            )
+        self._open = {name for name, spec in self._specs.items() if spec.open}
 
     def arrays(self, torch: Any, result: Any) -> dict[str, Array]:
         """Return a result by output names; raise ``RuntimeError`` if they differ."""
         leaves = dict(flatten(result))
+        arrays = {}
         try:
             specs = self._specs or match_specs(list(leaves), self._declared, "output")
-            arrays = {
-                spec.name: leaf_array(torch, leaves[name], spec.datatype)
-                for name, spec in specs.items()
-            }
+            for name, spec in specs.items():
+                arrays[spec.name] = leaf_array(torch, leaves[name], spec.datatype)
         except (KeyError, ModelLoadError):
             names = ", ".join(spec.name for spec in self.outputs)
             raise RuntimeError(
-                f"the model returned {', '.join(leaves) or 'nothing'} instead of {names}"
+                f"the model returned {', '.join(leaves) or 'nothing'} instead of "
+                f"{names}"
             ) from None
-        if (
-            self._open
-            and (shapes := [array.shape for array in arrays.values()]) != self._shapes
-        ):
-            self._shapes = shapes
-            self.outputs = tuple(
-                self._learned(name, spec, arrays[spec.name])
-                if name in self._open
-                else spec
-                for name, spec in zip(self._specs, self.outputs, strict=True)
-            )
+        if self._open:
+            self._learn(arrays)
         return arrays
 
+    def _learn(self, arrays: Mapping[str, Array]) -> None:
+        """Update the specs of open outputs from a run's arrays."""
+        shapes = [array.shape for array in arrays.values()]
+        if shapes == self._shapes:
+            return
+        self._shapes = shapes
+        outputs = []
+        for name, spec in zip(self._specs, self.outputs, strict=True):
+            if name in self._open:
+                spec = self._learned(name, spec, arrays[spec.name])
+            outputs.append(spec)
+        self.outputs = tuple(outputs)
+
     def _learned(self, name: str, spec: TensorSpec, array: Array) -> TensorSpec:
-        """Describe an output from runs on zeros; the first size is free."""
+        """Return a spec that also fits an array; the first size is free."""
         shape = (-1, *array.shape[1:])[: array.ndim]
         datatype = datatype_of(array.dtype)
         if spec.open:
             return spec._replace(datatype=datatype, shape=shape, open=False)
-        if (spec.datatype, len(spec.shape)) != (
-            datatype,
-            array.ndim,
-        ):  # another rank or type: nothing is sure
+        if spec.datatype != datatype or len(spec.shape) != array.ndim:
+            # Runs differ in type or rank, so nothing is certain.
             self._open.discard(name)
             return self._specs[name]
-        return spec._replace(
-            shape=tuple(
-                a if a == b else -1 for a, b in zip(spec.shape, shape, strict=True)
-            )
-        )
+        sizes = []
+        for known, size in zip(spec.shape, shape, strict=True):
+            sizes.append(known if known == size else -1)
+        return spec._replace(shape=tuple(sizes))
 
 
-# --- Names of results, as far as the program's text tells them
+def _result_specs(
+    names: Sequence[str],
+    declared: Sequence[TensorSpec],
+    probed: Mapping[str, TensorSpec],
+) -> dict[str, TensorSpec]:
+    """Return the declared specs, else those from a run, else open ones."""
+    matched = match_specs(names, declared, "output")
+    specs = {}
+    for name in names:
+        spec = matched.get(name) or probed.get(name)
+        specs[name] = spec or TensorSpec(name, "FP32", (-1,), open=True)
+    return specs
+
+
+# --- Names of results, as far as the program's text shows them
 
 _PLAIN = frozenset({"TensorType", "IntType", "FloatType", "BoolType", "StringType"})
 _ADDING = frozenset({"aten::append", "aten::_set_item"})
@@ -250,57 +309,73 @@ _BUILDING = frozenset(
 
 
 def result_structure(kind: Any, value: Any = None) -> Any:
-    """Return a stand-in for a result: nested as it is, with None for each leaf; LookupError where only a run can tell.
+    """Return the nesting of a result, with None for each leaf.
 
     Args:
         kind: the type.
-        value: the graph's value of it, which tells the keys of dictionaries and the lengths of lists.
+        value: the graph's value; has the keys of dictionaries and the lengths of lists.
+
+    Raises:
+        LookupError: only a run can tell.
     """
     match kind.kind():
         case "OptionalType":
             return result_structure(kind.getElementType(), value)
         case "TupleType":
-            parts = [None] * len(kind.elements())
-            if (
-                value is not None
-                and value.node().kind() == "prim::TupleConstruct"
-                and len(value.uses()) == 1
-            ):
-                parts = list(value.node().inputs())
-            items = [
-                result_structure(item, part)
-                for item, part in zip(kind.elements(), parts, strict=True)
-            ]
-            fields = field_names(kind.str())
-            return dict(zip(fields, items, strict=True)) if fields else items
+            return _tuple_structure(kind, value)
         case "ListType":
-            element = kind.getElementType()
-            if element.kind() != "TensorType" and element.kind() in _PLAIN:
-                return None
-            parts = _initial(value, "prim::ListConstruct") + [
-                item for (item,) in _added(value, "aten::append")
-            ]
-            return [result_structure(element, part) for part in parts]
+            return _list_structure(kind.getElementType(), value)
         case "DictType":
-            # A call of dict() or OrderedDict() without anything makes an empty one too.
-            parts = _initial(value, "prim::DictConstruct", "aten::dict")
-            pairs = [
-                *zip(parts[::2], parts[1::2], strict=True),
-                *_added(value, "aten::_set_item"),
-            ]
-            keys = [key.toIValue() for key, _ in pairs]
-            if None in keys:
-                raise LookupError("a key is not in the text")
-            parts_by_key = dict(zip(keys, (part for _, part in pairs), strict=True))
-            return {
-                key: result_structure(kind.getValueType(), part)
-                for key, part in parts_by_key.items()
-            }
+            return _dict_structure(kind.getValueType(), value)
         case "NoneType" | "NumberType":
             return None
     if kind.kind() in _PLAIN:
         return None
     raise LookupError(kind.kind())
+
+
+def _tuple_structure(kind: Any, value: Any) -> Any:
+    elements = kind.elements()
+    parts = [None] * len(elements)
+    if (
+        value is not None
+        and value.node().kind() == "prim::TupleConstruct"
+        and len(value.uses()) == 1
+    ):
+        parts = list(value.node().inputs())
+    items = []
+    for element, part in zip(elements, parts, strict=True):
+        items.append(result_structure(element, part))
+    fields = field_names(kind.str())
+    if not fields:
+        return items
+    return dict(zip(fields, items, strict=True))
+
+
+def _list_structure(element: Any, value: Any) -> Any:
+    if element.kind() != "TensorType" and element.kind() in _PLAIN:
+        return None
+    parts = _initial(value, "prim::ListConstruct")
+    for (item,) in _added(value, "aten::append"):
+        parts.append(item)
+    return [result_structure(element, part) for part in parts]
+
+
+def _dict_structure(element: Any, value: Any) -> Any:
+    # A call of dict() or OrderedDict() without arguments creates an empty one, too.
+    parts = _initial(value, "prim::DictConstruct", "aten::dict")
+    pairs = list(zip(parts[::2], parts[1::2], strict=True))
+    pairs += _added(value, "aten::_set_item")
+    parts_by_key = {}
+    for key, part in pairs:
+        constant = key.toIValue()
+        if constant is None:
+            raise LookupError("a key is not in the text")
+        parts_by_key[constant] = part
+    structure = {}
+    for key, part in parts_by_key.items():
+        structure[key] = result_structure(element, part)
+    return structure
 
 
 def _initial(value: Any, operation: str, empty: str = "") -> list[Any]:
@@ -314,17 +389,29 @@ def _initial(value: Any, operation: str, empty: str = "") -> list[Any]:
 
 
 def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
-    """Return what an operation adds to a list or dictionary, in the order of the text, if no branch or loop does."""
-    users = [use.user for use in value.uses()]
-    if any(user.kind() != operation and not _only_reads(user) for user in users):
-        raise LookupError("changed in some other way")
-    steps = [
-        node for node in value.node().owningBlock().nodes() if node.kind() == operation
-    ]
-    steps = [node for node in steps if next(node.inputs()) == value]
-    if len(steps) != sum(user.kind() == operation for user in users):
+    """Return the arguments of all operations that add to a list or dictionary.
+
+    They are in the order of the text.
+
+    Raises:
+        LookupError: it is changed in another way, or in a branch or loop.
+    """
+    count = 0
+    for use in value.uses():
+        if use.user.kind() == operation:
+            count += 1
+        elif not _only_reads(use.user):
+            raise LookupError("changed in some other way")
+    added = []
+    for node in value.node().owningBlock().nodes():
+        if node.kind() != operation:
+            continue
+        target, *arguments = node.inputs()
+        if target == value:
+            added.append(tuple(arguments))
+    if len(added) != count:
         raise LookupError("depends on the input")
-    return [tuple(node.inputs())[1:] for node in steps]
+    return added
 
 
 def _only_reads(node: Any) -> bool:
@@ -333,28 +420,35 @@ def _only_reads(node: Any) -> bool:
     if kind == "aten::__getitem__":
         return node.output().type().kind() in _PLAIN
     if kind in _BUILDING:
-        outer = node.output()
-        users = (use.user for use in outer.uses())
-        return all(
-            next(user.inputs()) == outer
-            if user.kind() in _ADDING
-            else _only_reads(user)
-            for user in users
-        )
+        return _is_only_read(node.output())
     return kind in ("prim::Return", "aten::len")
 
 
+def _is_only_read(outer: Any) -> bool:
+    """Return whether no use of a container can change the parts in it."""
+    for use in outer.uses():
+        user = use.user
+        if user.kind() in _ADDING:
+            # Adding to the container is harmless; adding it elsewhere isn't.
+            if next(user.inputs()) != outer:
+                return False
+        elif not _only_reads(user):
+            return False
+    return True
+
+
 def field_names(text: str) -> list[str]:
-    """Return the fields of ``NamedTuple(a : Tensor, b : (int, int))``; none for other types."""
-    fields, depth = [], 0
-    for part in (
-        text.removeprefix("NamedTuple(").split(", ")
-        if text.startswith("NamedTuple(")
-        else ()
-    ):
+    """Return the fields of a named tuple's type; none for other types.
+
+    The type is written as ``NamedTuple(a : Tensor, b : (int, int))``.
+    """
+    if not text.startswith("NamedTuple("):
+        return []
+    fields = []
+    depth = 0
+    for part in text.removeprefix("NamedTuple(").split(", "):
         if depth == 0:
             fields.append(part.partition(" : ")[0])
-        depth += sum(part.count(left) for left in "([") - sum(
-            part.count(right) for right in ")]"
-        )
+        depth += part.count("(") + part.count("[")
+        depth -= part.count(")") + part.count("]")
     return fields

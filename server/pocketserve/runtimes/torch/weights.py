@@ -1,9 +1,10 @@
-"""Loads the weights of a PyTorch module from a file.
+"""Load the weights of a PyTorch module from a file.
 
-Tensors stay in the file, mapped, where that makes no difference to the module: the system may drop such memory and read
-it again. Weights are data: safetensors, or what ``torch.save`` wrote, read with ``weights_only``. Training scripts wrap
-them in a checkpoint, beside the epoch and the optimizer, and put a wrapper's name in front of all names (``module.`` of
-DataParallel, ``model.`` of Lightning); both are taken off.
+Tensors stay mapped in the file where the module can't notice it: the system may drop
+such memory and read it again. Weights are data: safetensors, or files of ``torch.save``,
+read with ``weights_only``. Training scripts wrap weights in a checkpoint with the epoch
+and the optimizer, and add a wrapper's prefix to all names (``module.`` of DataParallel,
+``model.`` of Lightning). Both are removed.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]
 
 
 def without_random_numbers(torch: Any, seed: int) -> Any:
-    """Return a context in which a module is built without random numbers in its parameters: a file fills them all.
+    """Return a context that skips the random initialization of parameters.
 
-    So their memory is not touched, and work that takes seconds for a large model is left out. Its ``seeded`` says that
-    the code, unlike ``seed``, chose the series of numbers, of which others than parameters may have been drawn too.
+    A file will fill all of them. So their memory is not touched, and large models save
+    seconds. The context's attribute ``seeded`` tells whether the code chose a seed other
+    than ``seed``, which may affect more than parameters.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -49,115 +51,152 @@ def without_random_numbers(torch: Any, seed: int) -> Any:
         ) -> Any:
             kwargs = kwargs or {}
             target = args[0] if args else kwargs.get("tensor")
-            if function in random and isinstance(target, torch.nn.Parameter):
-                generator = any(
-                    isinstance(value, torch.Generator)
-                    for value in (*args, *kwargs.values())
-                )
-                self.seeded = self.seeded or generator or torch.initial_seed() != seed
-                return target
-            return function(*args, **kwargs)
+            if function not in random or not isinstance(target, torch.nn.Parameter):
+                return function(*args, **kwargs)
+            for value in (*args, *kwargs.values()):
+                if isinstance(value, torch.Generator):
+                    self.seeded = True
+            if torch.initial_seed() != seed:
+                self.seeded = True
+            return target
 
     return Mode()
 
 
 def load_weights(torch: Any, module: Any, source: ModelSource) -> None:
     """Load the manifest's weights file, if there is one."""
-    name = source.options.get("weights")
-    if name is None:
+    path = _weights_path(source)
+    if path is None:
         return
-    folder = source.path.parent
-    if not isinstance(name, str) or not (folder / name).resolve().is_relative_to(
-        folder
-    ):
-        raise ModelLoadError(
-            f"model.toml: weights must be a file in the model's folder, not {name!r:.80}"
-        )
-    path = folder / name
-    if not path.is_file():
-        raise ModelLoadError(f"the weights file {name} does not exist")
-    if (reason := failed_download(path)) is not None:
-        raise ModelLoadError(reason)
     tensors = module.state_dict(keep_vars=True)
     state = _unwrapped(torch, _state(torch, path), set(tensors))
     mapped = _map(torch, module, tensors, state)
-    rest = OrderedDict(
-        (key, value) for key, value in state.items() if key not in mapped
-    )
-    if (
-        metadata := getattr(state, "_metadata", None)
-    ) is not None:  # versions, by which modules read older files
+    rest = OrderedDict()
+    for key, value in state.items():
+        if key not in mapped:
+            rest[key] = value
+    # Versions, by which modules read older files.
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
         rest._metadata = metadata  # type: ignore[attr-defined]
     try:
         missing, unexpected = module.load_state_dict(rest, strict=False)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ModelLoadError(
-            f"{name} does not fit the module: {excerpt(error, 400)}"
+            f"{path.name} does not fit the module: {excerpt(error, 400)}"
         ) from None
-    # Weights that are used in two places are often saved under one of the two names.
-    filled = {
-        id(tensor)
-        for key, tensor in tensors.items()
-        if key in mapped or key not in missing
-    }
-    missing = [
-        key
-        for key in missing
-        if key not in mapped and id(tensors.get(key)) not in filled
-    ]
-    if missing or unexpected:
-        faults = (("lacks", missing), ("has no place for", unexpected))
-        parts = [f"it {verb} {listed(keys, 5)}" for verb, keys in faults if keys]
-        raise ModelLoadError(f"{name} does not fit the module: {' and '.join(parts)}")
+    missing = [key for key in missing if key not in mapped]
+    missing = _without_aliases(missing, tensors)
+    faults = []
+    if missing:
+        faults.append(f"it lacks {listed(missing, 5)}")
+    if unexpected:
+        faults.append(f"it has no place for {listed(unexpected, 5)}")
+    if faults:
+        raise ModelLoadError(
+            f"{path.name} does not fit the module: {' and '.join(faults)}"
+        )
+
+
+def _weights_path(source: ModelSource) -> Path | None:
+    """Return the path of the manifest's weights file; None without one."""
+    name = source.options.get("weights")
+    if name is None:
+        return None
+    folder = source.path.parent
+    if not isinstance(name, str) or not _is_below(folder / name, folder):
+        raise ModelLoadError(
+            "model.toml: weights must be a file in the model's folder, not "
+            f"{name!r:.80}"
+        )
+    path = folder / name
+    if not path.is_file():
+        raise ModelLoadError(f"the weights file {name} does not exist")
+    reason = failed_download(path)
+    if reason is not None:
+        raise ModelLoadError(reason)
+    return path
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder)
+
+
+def _without_aliases(missing: list[str], tensors: Mapping[str, Any]) -> list[str]:
+    """Remove the missing names of tensors that were filled under another name.
+
+    Weights that are used in two places are often saved under one of their names.
+    """
+    filled = set()
+    for key, tensor in tensors.items():
+        if key not in missing:
+            filled.add(id(tensor))
+    return [key for key in missing if id(tensors.get(key)) not in filled]
 
 
 def _map(
     torch: Any, module: Any, tensors: Mapping[str, Any], state: Mapping[str, Any]
 ) -> set[str]:
-    """Have the module's tensors be the file's memory, where that changes nothing, and return their names.
+    """Replace the module's tensors by the file's memory, where that changes nothing.
 
-    PyTorch copies the others: a module may load them in its own way, convert them, or hold a second view of them, which
-    would keep the old memory.
+    PyTorch copies the others: a module may load them in its own way, convert them, or
+    have a second view of them, which would keep the old memory.
+
+    Returns:
+        the names of the replaced tensors.
     """
     modules = dict(module.named_modules(remove_duplicate=False))
-    usual = torch.nn.Module
-    if _method(module, "load_state_dict") is not usual.load_state_dict:
+    special = _special_loaders(torch, module, modules)
+    if special is None:
         return set()
-    if any(part._load_state_dict_pre_hooks for part in modules.values()):
-        return set()
-    loaders = {
-        path: _method(part, "_load_from_state_dict") for path, part in modules.items()
-    }
-    special = {
-        path
-        for path, loader in loaders.items()
-        if loader is not usual._load_from_state_dict
-    }
-    mapped, addresses = dict[int, Any](), set[int]()
+    mapped: dict[int, Any] = {}
+    addresses: set[int] = set()
     names = set()
     for key, target in tensors.items():
-        weights = state.get(key)
         path, _, name = key.rpartition(".")
-        # A hook may have put another tensor into the state dict.
-        if (
-            weights is None
-            or path not in modules
-            or id(getattr(modules[path], name, None)) != id(target)
-        ):
+        weights = state.get(key)
+        if weights is None or path not in modules:
             continue
-        if any(not outer or f"{path}.".startswith(f"{outer}.") for outer in special):
+        # A hook may have put another tensor into the state dict.
+        current: Any = getattr(modules[path], name, None)
+        if current is not target:
+            continue
+        if any(_is_part(path, outer) for outer in special):
             continue
         if _is_exchangeable(torch, target, weights):
-            # Two tensors of the module must not get one memory, even if the file keeps them in one.
+            # Two tensors of the module must not share memory, even if the file's do.
             if weights.data_ptr() not in addresses:
                 addresses.add(weights.data_ptr())
                 target.data = mapped[id(target)] = weights
                 names.add(key)
         elif id(target) in mapped and _is_same(mapped[id(target)], weights):
-            names.add(
-                key
-            )  # a second name; copying memory onto itself would make it this process's own
+            # A second name. Copying memory onto itself would unmap it.
+            names.add(key)
     return names
+
+
+def _special_loaders(
+    torch: Any, module: Any, modules: Mapping[str, Any]
+) -> list[str] | None:
+    """Return the paths of parts that load their weights in their own way.
+
+    None if the module as a whole may do so.
+    """
+    usual = torch.nn.Module
+    if _method(module, "load_state_dict") is not usual.load_state_dict:
+        return None
+    special = []
+    for path, part in modules.items():
+        if part._load_state_dict_pre_hooks:
+            return None
+        if _method(part, "_load_from_state_dict") is not usual._load_from_state_dict:
+            special.append(path)
+    return special
+
+
+def _is_part(path: str, outer: str) -> bool:
+    """Return whether a path of a module is another one or below it."""
+    return not outer or f"{path}.".startswith(f"{outer}.")
 
 
 def _method(part: Any, name: str) -> Any:
@@ -166,58 +205,62 @@ def _method(part: Any, name: str) -> Any:
 
 def _is_same(first: Any, second: Any) -> bool:
     """Return whether two tensors of a file are identical views."""
-    return type(first) is type(second) and all(
-        getattr(first, name)() == getattr(second, name)()
-        for name in ("data_ptr", "size", "stride")
+    return (
+        type(first) is type(second)
+        and first.data_ptr() == second.data_ptr()
+        and first.size() == second.size()
+        and first.stride() == second.stride()
     )
 
 
 def _is_exchangeable(torch: Any, target: Any, weights: Any) -> bool:
     """Return whether a module's tensor can and should be mapped."""
-    if type(weights) is not torch.Tensor or type(target) not in (
-        torch.Tensor,
-        torch.nn.Parameter,
-    ):
+    if type(weights) is not torch.Tensor:
         return False
-    properties = ("dtype", "shape", "device", "layout", "is_quantized")
-    use_count = getattr(torch._C, "_storage_Use_Count", None)
-    if use_count is None or any(
-        getattr(target, name) != getattr(weights, name) for name in properties
-    ):
+    if type(target) not in (torch.Tensor, torch.nn.Parameter):
         return False
-    new = torch.empty(1)
+    for name in ("dtype", "shape", "device", "layout", "is_quantized"):
+        if getattr(target, name) != getattr(weights, name):
+            return False
     return bool(
         target.layout == torch.strided
         and target.is_contiguous()
         and weights.is_contiguous()
         and weights.nbytes >= MIN_MAPPED_BYTES
         and weights.data_ptr() % weights.element_size() == 0
-        # As many tensors look at the memory as at that of a new one; a tensor in two places of a module is one.
-        and use_count(target.untyped_storage()._cdata)
-        == use_count(new.untyped_storage()._cdata)
+        and _is_only_view(torch, target)
     )
+
+
+def _is_only_view(torch: Any, tensor: Any) -> bool:
+    """Return whether no other tensor shares a tensor's memory.
+
+    A tensor in two places of a module is one tensor.
+    """
+    use_count = getattr(torch._C, "_storage_Use_Count", None)
+    if use_count is None:
+        return False
+    new = torch.empty(1)
+    count_of_new = use_count(new.untyped_storage()._cdata)
+    return bool(use_count(tensor.untyped_storage()._cdata) == count_of_new)
 
 
 def _state(torch: Any, path: Path) -> Mapping[str, Any]:
     """Return a file's tensors by name, mapped if possible."""
     if path.suffix == ".safetensors":
-        tensors = {
-            name: (kind, torch.from_numpy(array))
-            for name, (kind, array) in read_safetensors(path).items()
-        }
-        return {
-            name: t.view(torch.bfloat16) if kind == "BF16" else t
-            for name, (kind, t) in tensors.items()
-        }
+        return _safetensors_state(torch, path)
     with path.open("rb") as file:
-        zipped = file.read(4) == b"PK\3\4"  # since PyTorch 1.6; others cannot be mapped
-    advice = "save it with torch.save(module.state_dict()) or as safetensors"
-    with load_errors(
-        lambda error: (
-            f"{path.name} cannot be read as plain weights ({_reason(error)}); {advice}"
+        # since PyTorch 1.6; others can't be mapped
+        is_zip = file.read(4) == b"PK\3\4"
+
+    def explain(error: Exception) -> str:
+        return (
+            f"{path.name} cannot be read as plain weights ({_reason(error)}); save it "
+            "with torch.save(module.state_dict()) or as safetensors"
         )
-    ):
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+    with load_errors(explain):
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     if not isinstance(state, dict):
         raise ModelLoadError(
             f"{path.name} holds {type(state).__name__}, not a state dict"
@@ -225,11 +268,22 @@ def _state(torch: Any, path: Path) -> Mapping[str, Any]:
     return state
 
 
+def _safetensors_state(torch: Any, path: Path) -> dict[str, Any]:
+    state = {}
+    for name, stored in read_safetensors(path).items():
+        tensor = torch.from_numpy(stored.array)
+        if stored.dtype_name == "BF16":
+            tensor = tensor.view(torch.bfloat16)
+        state[name] = tensor
+    return state
+
+
 def _reason(error: Exception) -> str:
     """Return PyTorch's reason without its advice to load the file unsafely."""
     text = " ".join(str(error).split())
-    if match := _FOREIGN.search(text):
-        return f"it holds {match[1]}, which is code, besides tensors"
+    foreign = _FOREIGN.search(text)
+    if foreign:
+        return f"it holds {foreign[1]}, which is code, besides tensors"
     return excerpt(text)
 
 
@@ -239,33 +293,39 @@ def _unwrapped(
     """Return the state dict in a checkpoint, or else the whole checkpoint."""
     if names & set(state):
         return state
-    inner = {
-        name: value
-        for name, value in state.items()
-        if isinstance(value, Mapping)
-        and value
-        and all(isinstance(item, torch.Tensor) for item in value.values())
-    }
-    choices = {
-        name: _without_prefix(value, names)
-        for name, value in {"": state, **inner}.items()
-    }
-    fitting = {name: value for name, value in choices.items() if names & set(value)}
-    usual = (name for name in _USUAL_NAMES if name in fitting)
-    return fitting.get(
-        next(iter(fitting), "") if len(fitting) == 1 else next(usual, ""), state
-    )
+    choices = {"": _without_prefix(state, names)}
+    for name, value in state.items():
+        if _is_state_dict(torch, value):
+            choices[name] = _without_prefix(value, names)
+    fitting = {}
+    for name, value in choices.items():
+        if names & set(value):
+            fitting[name] = value
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    for name in _USUAL_NAMES:
+        if name in fitting:
+            return fitting[name]
+    return fitting.get("", state)
+
+
+def _is_state_dict(torch: Any, value: Any) -> bool:
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(isinstance(item, torch.Tensor) for item in value.values())
 
 
 def _without_prefix(state: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
     """Remove the wrappers' prefixes that all names of a state dict share."""
     for _ in range(_MAX_WRAPPERS):
-        prefix = str(next(iter(state), "")).partition(".")[0] + "."
-        if names & set(state) or not all(
-            str(name).startswith(prefix) for name in state
-        ):
+        if names & set(state):
             break
-        state = {
-            str(name).removeprefix(prefix): tensor for name, tensor in state.items()
-        }
+        first = str(next(iter(state), ""))
+        prefix = first.partition(".")[0] + "."
+        shorter = {}
+        for name, tensor in state.items():
+            if not str(name).startswith(prefix):
+                return state
+            shorter[str(name).removeprefix(prefix)] = tensor
+        state = shorter
     return state
