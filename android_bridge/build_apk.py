@@ -256,9 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"build_apk: {error}", file=sys.stderr)
         return 1
     except Exception as error:
-        if (
-            type(error).__name__ != "ToolchainError"
-        ):  # of a module that is loaded by its path
+        # Of a module that is loaded by its path.
+        if type(error).__name__ != "ToolchainError":
             raise
         print(f"build_apk: {error}", file=sys.stderr)
         return 1

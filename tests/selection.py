@@ -321,8 +321,8 @@ class Kind:
         for both.
         only_here: files and folders of tests that other runs leave out because this one has
         them.
-        complete: a skipped test is a failure: tests without their requirements are to be
-        left out by a mark. A skip in ``only_here`` is always a failure.
+        complete: a skipped test is a failure: a mark must leave out tests whose
+        requirements are missing. A skip in ``only_here`` is always a failure.
     """
 
     without: frozenset[str]

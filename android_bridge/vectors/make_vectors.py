@@ -33,7 +33,7 @@ def _text(vector: Vector) -> bytes:
 
 
 def present() -> dict[Path, bytes]:
-    """The files as they are."""
+    """Return the existing files."""
     return {
         path: path.read_bytes()
         for folder in ("valid", "invalid")

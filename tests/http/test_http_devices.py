@@ -43,7 +43,7 @@ def describe(models: Path, *lines: str) -> None:
     """Write the model's manifest with these lines of options."""
     text = "\n".join(["[versions.one]", 'file = "added.tflite"', *lines])
     (models / NAME / "model.toml").write_text(text)
-    # Some are to be rejected because of their text.
+    # Some must be rejected because of their text.
     with contextlib.suppress(ModelLoadError):
         trust_all(models)
 

@@ -1,1 +1,4 @@
-"""What the golden vectors are made from, one file per kind. Standard library only, and no code of the codec."""
+"""The sources of the golden vectors, one module per kind.
+
+They use the standard library only, and no code of the codec under test.
+"""

@@ -1,4 +1,4 @@
-"""Frames that end the connection: every rule of the header, at its limit, by several causes, and in every state.
+"""Frames that end the connection: each rule of the header, in each state.
 
 A long file, because it is a table: one entry for each vector.
 """
@@ -39,7 +39,7 @@ ONLY_JSON = ("HELLO", "CHALLENGE", "AUTH", "READY", "GOAWAY", "ERROR")
 
 
 def frame(kind: str, **changes: Any) -> bytes:
-    """A good frame of a type, with changes."""
+    """Return a good frame of a type, with changes."""
     usual: dict[str, Any] = {"body": BODY} if kind in ONLY_JSON else {}
     if kind in ("REQUEST", "RESPONSE", "PART", "CANCEL"):
         usual["request_id"] = 1
@@ -58,7 +58,10 @@ def bad(
     rule: str = "header",
     **changes: Any,
 ) -> Vector:
-    """A frame of a type with changes, to the side that such frames are for, in the state where it would be right."""
+    """Return a changed frame for the side that receives its type.
+
+    The receiver is in the state in which the unchanged frame would be valid.
+    """
     awaits = kind if kind in ("HELLO", "CHALLENGE", "AUTH", "READY") else None
     return fault_vector(
         name,
@@ -72,7 +75,7 @@ def bad(
 
 
 def vectors() -> list[Vector]:
-    """All vectors of this file."""
+    """Return all vectors of this file."""
     return [
         *marks(),
         *types(),
@@ -87,7 +90,7 @@ def vectors() -> list[Vector]:
 
 
 def marks() -> list[Vector]:
-    """First bytes that are no frame."""
+    """Return first bytes that are not a frame."""
 
     def mark(name: str, description: str, data: bytes, **more: Any) -> Vector:
         return fault_vector(
@@ -173,7 +176,7 @@ def marks() -> list[Vector]:
 
 
 def types() -> list[Vector]:
-    """Types that must be known."""
+    """Return frames of unknown types that the receiver must refuse."""
     found = []
     for number, receiver in (
         (0x00, "server"),
@@ -220,7 +223,7 @@ def types() -> list[Vector]:
 
 
 def fields() -> list[Vector]:
-    """Flags and arg."""
+    """Return frames with invalid flags or arg."""
     found = [
         bad("flags_bit_0", "Bit 0 is reserved.", "BAD_FRAME", "REQUEST", flags=1),
         bad("flags_bit_7", "Bit 7 is reserved.", "BAD_FRAME", "RESPONSE", flags=0x80),
@@ -261,7 +264,7 @@ def fields() -> list[Vector]:
 
 
 def lengths() -> list[Vector]:
-    """Lengths that do not go with the type or with each other."""
+    """Return lengths that do not match the type or each other."""
     found = [
         bad(
             "target_empty",
@@ -483,7 +486,7 @@ def ids() -> list[Vector]:
 
 
 def states() -> list[Vector]:
-    """Good frames at the wrong time or from the wrong side."""
+    """Return valid frames at the wrong time or from the wrong side."""
     found = []
 
     def wrong(receiver: str, awaits: str | None, *kinds: str) -> None:
@@ -549,7 +552,7 @@ def states() -> list[Vector]:
 
 
 def sizes() -> list[Vector]:
-    """Bodies over a limit; the header is enough to see it."""
+    """Return bodies over a limit, which the header already shows."""
 
     def large(
         name: str, description: str, receiver: str, data: bytes, **more: Any
@@ -657,7 +660,7 @@ def sizes() -> list[Vector]:
 
 
 def tlvs() -> list[Vector]:
-    """Extensions that are broken: the frame must be whole before they are read."""
+    """Return broken extensions: they are read once the frame is complete."""
     cases = {
         "one_byte": ("A tag without a length.", b"\x09"),
         "two_bytes": ("Half a length.", b"\x09\x00"),
@@ -739,7 +742,7 @@ def tlvs() -> list[Vector]:
 
 
 def order() -> list[Vector]:
-    """Frames with two faults: the check that comes first names the code."""
+    """Return frames with two faults: the first check gives the code."""
 
     def first(
         name: str, description: str, code: str, receiver: str, data: bytes, **more: Any

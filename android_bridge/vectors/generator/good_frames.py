@@ -1,4 +1,4 @@
-"""Frames that are right, at every limit and in every form.
+"""Valid frames, at each limit and in each form.
 
 A long file, because it is a table: one entry for each vector.
 """
@@ -44,17 +44,17 @@ CONTENT_TYPE, RETRY_AFTER = 2, 1
 
 
 def u32(number: int) -> bytes:
-    """Four bytes, little-endian."""
+    """Return four bytes, little-endian."""
     return struct.pack("<I", number)
 
 
 def get(request_id: int, target: str = LIVE, arg: int = 0) -> Piece:
-    """A REQUEST without a body."""
+    """Return a REQUEST without a body."""
     return Piece("REQUEST", request_id, arg, target)
 
 
 def ok(request_id: int, body: bytes = b'{"live":true}') -> Piece:
-    """A RESPONSE of JSON."""
+    """Return a RESPONSE with a JSON body."""
     return Piece("RESPONSE", request_id, 200, body=body)
 
 
@@ -65,14 +65,14 @@ def failed(
     text: str,
     ext: list[tuple[int, bytes]] | None = None,
 ) -> Piece:
-    """A RESPONSE that says what went wrong."""
+    """Return a RESPONSE with an error."""
     return Piece(
         "RESPONSE", request_id, status, ext=ext or [], body=error_body(text, code)
     )
 
 
 def vectors() -> list[Vector]:
-    """All vectors of this file."""
+    """Return all vectors of this file."""
     return [
         *requests(),
         *bodies(),
@@ -86,7 +86,7 @@ def vectors() -> list[Vector]:
 
 
 def requests() -> list[Vector]:
-    """The REQUEST's fields at their limits."""
+    """Return REQUESTs whose fields are at their limits."""
 
     def server(name: str, description: str, *parts: Piece) -> Vector:
         return frames_vector(name, description, "request", "server", list(parts))
@@ -154,7 +154,7 @@ def requests() -> list[Vector]:
 
 
 def bodies() -> list[Vector]:
-    """Lengths of a REQUEST's body."""
+    """Return REQUESTs with bodies of various lengths."""
     limit = 4096
 
     def sized(request_id: int, size: int, *, discarded: bool = False) -> Piece:
@@ -258,7 +258,7 @@ def bodies() -> list[Vector]:
 
 
 def request_extensions() -> list[Vector]:
-    """Extensions of a REQUEST."""
+    """Return REQUESTs with extensions."""
 
     def server(name: str, description: str, *ext: tuple[int, bytes]) -> Vector:
         piece = Piece(
@@ -333,7 +333,7 @@ def request_extensions() -> list[Vector]:
 
 
 def part(request_id: int, body: bytes) -> Piece:
-    """A PART with some bytes of an answer."""
+    """Return a PART with some bytes of an answer."""
     return Piece("PART", request_id, body=body, json_length=0)
 
 
@@ -681,7 +681,7 @@ def control() -> list[Vector]:
 
 
 def streams() -> list[Vector]:
-    """Several frames in one stretch of bytes."""
+    """Return vectors of several frames in succession."""
     return [
         frames_vector(
             "stream_to_server",
@@ -734,7 +734,7 @@ GOLDEN_REQUEST_2 = Piece(
 
 
 def skipped() -> list[Vector]:
-    """Frames of unknown types that may be passed over."""
+    """Return frames of unknown types that the receiver skips."""
     odd = raw_frame(
         0xFF,
         request_id=MAX_U32,

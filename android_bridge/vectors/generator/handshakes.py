@@ -1,4 +1,4 @@
-"""Handshakes with fixed keys and nonces: good ones, and each fault that one of the two sides must refuse.
+"""Handshakes with fixed keys and nonces: valid ones, and each fault.
 
 A long file, because it is a table: one entry for each vector.
 """
@@ -41,7 +41,7 @@ ORDER = ("HELLO", "CHALLENGE", "AUTH", "READY")
 
 
 def prove(key: bytes, side: str, transcript: bytes) -> str:
-    """The proof of ``client`` or ``server``."""
+    """Return the proof of ``client`` or ``server``."""
     return hmac.new(
         key, b"OI1 " + side.encode() + b"\0" + transcript, hashlib.sha256
     ).hexdigest()
@@ -49,7 +49,7 @@ def prove(key: bytes, side: str, transcript: bytes) -> str:
 
 @dataclass
 class Talk:
-    """A handshake in the making: the bodies of its frames, each made from those before where it is not given.
+    """The bodies of a handshake's frames; each that is not given follows from the others.
 
     Attributes:
         server_key, client_key: None where that side has none.
@@ -67,7 +67,7 @@ class Talk:
     client_max_frame: int = DEFAULT_MAX_BODY
 
     def bodies(self) -> dict[str, bytes]:
-        """The four bodies."""
+        """Return the four bodies."""
         choice = CHOICE if self.server_key is not None else CHOICE | {"auth": "none"}
         challenge = compact(choice) if self.challenge is None else self.challenge
         proof = {} if self.client_key is None else {"proof": self.proofs(challenge)[0]}
@@ -90,7 +90,7 @@ class Talk:
         return hashlib.sha256(frames).digest()
 
     def proofs(self, challenge: bytes) -> tuple[str, str]:
-        """The proofs of client and server, each with its own key."""
+        """Return the proofs of client and server, each with its own key."""
         hashed = self.transcript(challenge)
         return prove(self.client_key or b"", "client", hashed), prove(
             self.server_key or b"", "server", hashed
@@ -99,7 +99,7 @@ class Talk:
     def document(
         self, description: str, rule: str, until: str = "READY"
     ) -> tuple[bytes, dict[str, Any]]:
-        """What NAME.bin and NAME.json hold of the frames up to one of them."""
+        """Return the content of NAME.bin and NAME.json up to one of the frames."""
         bodies = self.bodies()
         frames = {
             name: Piece(name, body=bodies[name]).wire()
@@ -136,7 +136,7 @@ def good(
     exact: bool = True,
     rule: str = "handshake",
 ) -> Vector:
-    """A handshake that both sides accept."""
+    """Return a handshake that both sides accept."""
     data, facts = talk.document(description, rule)
     return Vector("valid", f"handshake_{name}", data, facts | {"byte_exact": exact})
 
@@ -150,7 +150,7 @@ def refused(
     *,
     rule: str = "handshake",
 ) -> Vector:
-    """A handshake of which one frame is refused."""
+    """Return a handshake with one frame that is refused."""
     data, facts = talk.document(description, rule, frame)
     side = "server" if frame in ("HELLO", "AUTH") else "client"
     facts |= {
@@ -164,12 +164,15 @@ def refused(
 
 
 def leniently(vector: Vector) -> Vector:
-    """Mark what a client may also take: which of two members of one name counts is up to its parser."""
+    """Mark what a client may also accept.
+
+    Which of two members with one name counts depends on its JSON parser.
+    """
     return replace(vector, document=vector.document | {"client_may_accept": True})
 
 
 def vectors() -> list[Vector]:
-    """All vectors of this file."""
+    """Return all vectors of this file."""
     return [
         *accepted(),
         *single_frames(),
@@ -181,7 +184,7 @@ def vectors() -> list[Vector]:
 
 
 def accepted() -> list[Vector]:
-    """Handshakes that succeed."""
+    """Return handshakes that succeed."""
     open_talk = Talk(server_key=None, client_key=None)
     largest = {
         "max_frame": MAX_U32,
@@ -304,7 +307,7 @@ def accepted() -> list[Vector]:
 
 
 def single_frames() -> list[Vector]:
-    """The frames of the handshake for the decoder alone."""
+    """Return the frames of the handshake for the decoder alone."""
     talk = Talk()
     bodies = talk.bodies()
     most = compact(OFFER) + b" " * (4072 - len(compact(OFFER)))
@@ -389,7 +392,7 @@ def single_frames() -> list[Vector]:
 
 
 def bad_hellos() -> list[Vector]:
-    """What the server refuses first."""
+    """Return handshakes whose first frame the server refuses."""
 
     def bad(
         name: str,
@@ -518,7 +521,7 @@ def bad_hellos() -> list[Vector]:
 
 
 def bad_challenges() -> list[Vector]:
-    """What the client refuses before it has proven anything."""
+    """Return handshakes that the client refuses before it sends its proof."""
 
     def bad(
         name: str,
@@ -588,7 +591,7 @@ def bad_challenges() -> list[Vector]:
 
 
 def bad_auths() -> list[Vector]:
-    """Proofs of the client that the server refuses."""
+    """Return client proofs that the server refuses."""
     hashed = Talk().transcript(compact(CHOICE))
     right = prove(KEY, "client", hashed)
     elsewhere = Talk().transcript(compact(CHOICE | {"nonce": "5f" * 16}))
@@ -662,7 +665,7 @@ def bad_auths() -> list[Vector]:
 
 
 def bad_readies() -> list[Vector]:
-    """What the client refuses at the end."""
+    """Return handshakes whose last frame the client refuses."""
     hashed = Talk().transcript(compact(CHOICE))
     right = prove(KEY, "server", hashed)
 

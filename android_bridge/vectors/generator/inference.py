@@ -1,4 +1,4 @@
-"""Inference bodies in both directions: every datatype, as raw bytes and as JSON, with its extreme values."""
+"""Inference bodies in both directions: each datatype, raw and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sample:
     values: str | None = None
 
     def expected(self) -> dict[str, Any]:
-        """The members of NAME.json's ``tensors``."""
+        """Return the entry of ``tensors`` in NAME.json."""
         return {
             "name": self.name,
             "datatype": self.datatype,
@@ -40,7 +40,7 @@ class Sample:
         }
 
     def member(self) -> str:
-        """The tensor's JSON object."""
+        """Return the tensor's JSON object."""
         head = f'{{"name":{json.dumps(self.name)},"datatype":"{self.datatype}","shape":{json.dumps(self.shape)},'
         if self.values is None:
             return head + f'"parameters":{{"binary_data_size":{len(self.raw)}}}}}'
@@ -50,7 +50,10 @@ class Sample:
 def body(
     key: str, samples: list[Sample], *, before: str = "", pad: bool = True
 ) -> tuple[bytes, int]:
-    """An inference body, and the length of its JSON part; padded so that raw bytes start at a multiple of 8."""
+    """Return an inference body and the length of its JSON part.
+
+    The JSON is padded so that the raw bytes start at a multiple of 8.
+    """
     members = ",".join(sample.member() for sample in samples)
     text = f'{{{before}"{key}":[{members}]}}'.encode()
     raw = b"".join(sample.raw for sample in samples if sample.values is None)
@@ -62,7 +65,7 @@ def body(
 def request(
     samples: list[Sample], *, before: str = "", pad: bool = True, request_id: int = 1
 ) -> Piece:
-    """An inference REQUEST."""
+    """Return an inference REQUEST."""
     content, json_length = body("inputs", samples, before=before, pad=pad)
     tensors = [sample.expected() for sample in samples]
     return Piece(
@@ -79,7 +82,7 @@ def request(
 def response(
     samples: list[Sample], *, before: str = "", pad: bool = True, request_id: int = 1
 ) -> Piece:
-    """An inference RESPONSE."""
+    """Return an inference RESPONSE."""
     before = before or '"model_name":"m","model_version":"1",'
     content, json_length = body("outputs", samples, before=before, pad=pad)
     tensors = [sample.expected() for sample in samples]
@@ -94,12 +97,12 @@ def response(
 
 
 def strings(*elements: bytes) -> bytes:
-    """The raw form of BYTES."""
+    """Return the raw form of BYTES."""
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
 def integers(code: str, bits: int) -> tuple[bytes, str, int]:
-    """The extremes of an integer type: raw, JSON, count."""
+    """Return the extremes of an integer type: raw, JSON, count."""
     low, high = (
         (0, 2**bits - 1)
         if code.isupper()
@@ -114,7 +117,7 @@ def integers(code: str, bits: int) -> tuple[bytes, str, int]:
 
 
 def floats(code: str, least: float, most: float) -> tuple[bytes, str, int]:
-    """Minus zero, a subnormal number, the largest and a third: raw, JSON, count."""
+    """Return minus zero, a subnormal number, the largest and a third: raw, JSON, count."""
     values = [
         -0.0,
         least,
@@ -157,7 +160,7 @@ DATATYPES: dict[str, tuple[bytes, str | None, int]] = {
 
 
 def samples_of(datatype: str) -> list[Sample]:
-    """The datatype as raw bytes and, where there is such a form, as JSON."""
+    """Return vectors of the datatype as raw bytes and, if that form exists, as JSON."""
     raw, values, count = DATATYPES[datatype]
     found = [Sample("raw", datatype, [count], raw)]
     if values is not None:
@@ -166,7 +169,7 @@ def samples_of(datatype: str) -> list[Sample]:
 
 
 def vectors() -> list[Vector]:
-    """All vectors of this file."""
+    """Return all vectors of this file."""
     found = []
     for datatype in DATATYPES:
         forms = (

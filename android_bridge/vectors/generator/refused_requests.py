@@ -16,7 +16,7 @@ REQUEST = 0x10
 
 @dataclass
 class Asked:
-    """A REQUEST and its answer's status and code."""
+    """A REQUEST, and the status and code of its answer."""
 
     target: bytes
     status: int
@@ -27,7 +27,7 @@ class Asked:
     arg: int = 0
 
     def wire(self, request_id: int) -> bytes:
-        """The frame."""
+        """Return the frame."""
         return raw_frame(
             REQUEST,
             request_id=request_id,
@@ -46,7 +46,7 @@ def vector(
     *asked: Asked,
     max_body: int = DEFAULT_MAX_BODY,
 ) -> Vector:
-    """Some requests, and a last one that is good."""
+    """Return some requests, and a valid one at the end."""
     everything = [*asked, Asked(LIVE.encode(), 200, "")]
     data = b"".join(one.wire(number) for number, one in enumerate(everything, 1))
     answers = [
@@ -64,12 +64,12 @@ def vector(
 
 
 def vectors() -> list[Vector]:
-    """All vectors of this file."""
+    """Return all vectors of this file."""
     return [*targets(), *documents(), *tensors(), *others()]
 
 
 def targets() -> list[Vector]:
-    """Targets that name nothing."""
+    """Return targets that do not exist."""
 
     def bad(name: str, description: str, *raw: bytes) -> Vector:
         asked = [Asked(target, 400, "INVALID_REQUEST") for target in raw]
@@ -217,7 +217,7 @@ def documents() -> list[Vector]:
 
 
 def tensors() -> list[Vector]:
-    """Tensors that do not add up."""
+    """Return tensors whose sizes do not match."""
 
     def infer(item: dict[str, object], raw: bytes = b"") -> tuple[bytes, int]:
         usual = {

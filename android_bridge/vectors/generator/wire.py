@@ -1,4 +1,4 @@
-"""The wire format a second time, as plainly as it can be written, so that the codec is checked against something else.
+"""A second, plain implementation of the wire format, to check the codec against.
 
 Nothing here checks anything: vectors of broken frames are made by the same functions.
 """
@@ -48,7 +48,7 @@ REASONS = {
 
 @dataclass
 class Vector:
-    """One pair of files.
+    """A vector: one pair of files.
 
     Attributes:
         folder: ``valid`` or ``invalid``.
@@ -64,7 +64,7 @@ class Vector:
 
 @dataclass
 class Piece:
-    """A good frame of a vector: what makes its bytes and what a reader must find in them.
+    """A good frame of a vector: its content, and the fields a reader must find.
 
     Attributes:
         ext: tags and values in wire order.
@@ -84,7 +84,7 @@ class Piece:
     tensors: list[dict[str, Any]] | None = None
 
     def wire(self) -> bytes:
-        """The frame's bytes."""
+        """Return the frame's bytes."""
         json_length = len(self.body) if self.json_length is None else self.json_length
         return raw_frame(
             TYPES[self.type],
@@ -97,7 +97,7 @@ class Piece:
         )
 
     def expected(self) -> dict[str, Any]:
-        """The members of NAME.json's ``frames``."""
+        """Return the entry of ``frames`` in NAME.json."""
         body = b"" if self.discarded else self.body
         facts: dict[str, Any] = {
             "type": TYPES[self.type],
@@ -135,7 +135,7 @@ def raw_frame(
     json_length: int | None = None,
     body_length: int | None = None,
 ) -> bytes:
-    """Any frame; a length that is given goes into the header in place of the true one."""
+    """Return any frame; a given length replaces the true one in the header."""
     return (
         mark
         + struct.pack("<BB", kind, flags)
@@ -157,12 +157,12 @@ def extensions(pairs: list[tuple[int, bytes]]) -> bytes:
 
 
 def compact(value: Any) -> bytes:
-    """Compact ASCII JSON."""
+    """Return compact ASCII JSON."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def error_body(text: str, code: str, **more: Any) -> bytes:
-    """The body of every error, on both transports."""
+    """Return the body of an error, which is the same on both transports."""
     return compact({"error": text, "code": code, **more})
 
 
@@ -176,7 +176,7 @@ def frames_vector(
     awaits: str | None = None,
     max_body: int = DEFAULT_MAX_BODY,
 ) -> Vector:
-    """A valid vector of frames; parts that are bytes are frames to be skipped."""
+    """Return a valid vector of frames; a part that is bytes is a frame to skip."""
     pieces = [part for part in parts if isinstance(part, Piece)]
     document: dict[str, Any] = {
         "kind": "frames",
@@ -206,7 +206,7 @@ def fault_vector(
     needs_all: bool = False,
     http: bool = False,
 ) -> Vector:
-    """An invalid vector of frames: ``good`` frames, then the fault."""
+    """Return an invalid vector: ``good`` frames, then the fault."""
     document: dict[str, Any] = {
         "kind": "frames",
         "description": description,
