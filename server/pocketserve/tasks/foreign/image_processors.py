@@ -1,13 +1,15 @@
 """Defaults of the image processors of Hugging Face's transformers, which write ``preprocessor_config.json``.
 
 A file leaves out keys that have their class's default, so the class decides how a picture becomes an input. The source
-of every default is huggingface/transformers, ``models/*/image_processing_pil_*.py``, version 5.24.
+of every default and every limit is huggingface/transformers, ``models/*/image_processing_pil_*.py``, version 5.24.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
+
+from pocketserve.tasks.foreign.windows_ml import PICTURE_TASKS
 
 _HALF: Final = (0.5, 0.5, 0.5)
 _IMAGENET: Final = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -86,17 +88,10 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     ),
     "FlavaImageProcessor": _defaults(_square(224), _BICUBIC, _FLAVA, 224),
     "GLPNImageProcessor": _defaults(
-        None, do_normalize=False, size_divisor=32, do_pad=True
+        None, do_normalize=False, do_resize=True, size_divisor=32
     ),
     "GroundingDinoImageProcessor": _DETECTOR,
     "ImageGPTImageProcessor": _defaults(_square(256), do_color_quantize=True),
-    "LayoutLMv2ImageProcessor": _defaults(
-        _square(224),
-        do_rescale=False,
-        do_normalize=False,
-        do_flip_channel_order=True,
-        apply_ocr=True,
-    ),
     "LayoutLMv3ImageProcessor": _defaults(_square(224), apply_ocr=True),
     "LevitImageProcessor": _defaults({"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224),
     "Mask2FormerImageProcessor": _defaults(
@@ -125,7 +120,6 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "OneFormerImageProcessor": _defaults(
         _DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True
     ),
-    "Owlv2ImageProcessor": _defaults(_square(960), _BILINEAR, _CLIP, do_pad=True),
     "OwlViTImageProcessor": _defaults(
         _square(768), _BICUBIC, _CLIP, crop_size=_square(768)
     ),
@@ -134,21 +128,20 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         {"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224, crop_pct=0.9
     ),
     "PvtImageProcessor": _defaults(_square(224), _BICUBIC, _IMAGENET),
-    "RfDetrImageProcessor": _DETECTOR,
     "RTDetrImageProcessor": _defaults(
         _square(640), _BILINEAR, _IMAGENET, do_normalize=False, do_pad=False
     ),
     "SegformerImageProcessor": _defaults(_square(512), _BILINEAR, _IMAGENET),
     "SiglipImageProcessor": _defaults(_square(224), _BICUBIC),
-    "SuperPointImageProcessor": _defaults(
-        {"height": 480, "width": 640}, do_normalize=False
-    ),
-    "Swin2SRImageProcessor": _defaults(
-        None, do_normalize=False, do_pad=True, size_divisor=8
-    ),
     "TextNetImageProcessor": _defaults(
-        {"shortest_edge": 640}, _BILINEAR, _IMAGENET, size_divisor=32, do_pad=True
+        {"shortest_edge": 640},
+        _BILINEAR,
+        _IMAGENET,
+        crop_size=_square(224),
+        size_divisor=32,
     ),
+    "Tipsv2DptImageProcessor": _defaults(_square(448), do_normalize=False),
+    "Tipsv2ImageProcessor": _defaults(_square(448), do_normalize=False),
     "ViTImageProcessor": _defaults(_square(224)),
     "VitPoseImageProcessor": _defaults(
         {"height": 256, "width": 192}, _BILINEAR, _IMAGENET, do_affine_transform=True
@@ -245,32 +238,32 @@ def complete_processor(
     """
     if not config:
         return {}
-    defaults = DEFAULTS.get(processor_class(config, model_type), {})
+    name = processor_class(config, model_type)
+    defaults = DEFAULTS.get(name, {})
     values = {
         **defaults,
         **{key: value for key, value in config.items() if value is not None},
     }
     if defaults:
-        name = processor_class(config, model_type)
         for key, classes in _READ_BY.items():
             if name not in classes:
                 values.pop(key, None)
         for key, classes in _IGNORED_BY.items():
             if name in classes:
                 values.pop(key, None)
-    usual_size = defaults.get("size")
-    if values.pop("default_to_square", None) is False and usual_size is None:
-        usual_size = {"shortest_edge": 0}
-    values["size"] = _as_sides(
-        values.get("size"), usual_size, values.pop("max_size", None)
-    )
-    values["crop_size"] = _as_sides(values.get("crop_size"), None, None)
-    if processor_class(config, model_type) in _ROUNDS_UP:
+    values["size"] = _size_of(name, values, defaults.get("size"))
+    values["crop_size"] = _as_sides(values.get("crop_size"))
+    values["pad_size"] = _as_sides(values.get("pad_size"))
+    if name in _ROUNDS_UP:
         values["size_multiple_above"] = values.pop("size_divisor", None)
+    if name == "GLPNImageProcessor":
+        values["do_pad"] = values["do_resize"]
     for switch, keys in _SWITCHES.items():
         if not values.get(switch, switch in _ON_BY_DEFAULT):
             for key in keys:
                 values.pop(key, None)
+    if name:
+        values["image_processor_type"] = name
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -279,13 +272,13 @@ _READ_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "include_top": ("EfficientNetImageProcessor",),
     "crop_pct": ("ConvNextImageProcessor", "PoolFormerImageProcessor"),
     "ensure_multiple_of": ("DPTImageProcessor",),
+    "do_flip_channel_order": ("MobileViTImageProcessor",),
 }
 """Keys that only these classes read; files of others may have them without effect."""
 
 _IGNORED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "do_center_crop": (
         "ConditionalDetrImageProcessor",
-        "ConvNextImageProcessor",
         "DeformableDetrImageProcessor",
         "DetrImageProcessor",
         "DPTImageProcessor",
@@ -299,6 +292,7 @@ _IGNORED_BY: Final[Mapping[str, tuple[str, ...]]] = {
         "SegformerImageProcessor",
         "YolosImageProcessor",
     ),
+    "size": ("GLPNImageProcessor",),
     "pad_size": (
         "BeitImageProcessor",
         "DINOv3ViTImageProcessor",
@@ -306,6 +300,14 @@ _IGNORED_BY: Final[Mapping[str, tuple[str, ...]]] = {
         "EfficientNetImageProcessor",
         "OneFormerImageProcessor",
         "SegformerImageProcessor",
+        "ConvNextImageProcessor",
+        "FlavaImageProcessor",
+        "GLPNImageProcessor",
+        "LayoutLMv3ImageProcessor",
+        "MobileNetV2ImageProcessor",
+        "MobileViTImageProcessor",
+        "PerceiverImageProcessor",
+        "TextNetImageProcessor",
     ),
 }
 """Keys that these classes don't read, although most others do."""
@@ -313,6 +315,7 @@ _IGNORED_BY: Final[Mapping[str, tuple[str, ...]]] = {
 _ROUNDS_UP: Final = (
     "Mask2FormerImageProcessor",
     "MaskFormerImageProcessor",
+    "TextNetImageProcessor",
 )
 """Classes whose ``size_divisor`` is a multiple to which sizes are rounded up; others pad."""
 
@@ -324,6 +327,7 @@ _SWITCHES: Final = {
         "crop_pct",
         "ensure_multiple_of",
         "keep_aspect_ratio",
+        "size_multiple_above",
     ),
     "do_center_crop": ("crop_size",),
     "do_rescale": ("rescale_factor", "rescale_offset", "offset"),
@@ -333,14 +337,46 @@ _SWITCHES: Final = {
 """Keys that have no effect while a switch is off."""
 
 
-def _as_sides(size: object, usual: object, longest: object) -> object:
-    """Return a size in its current spelling: an object with ``height`` and ``width``, or with edges.
+_DETECTORS: Final = tuple(
+    name for name, values in DEFAULTS.items() if values is _DETECTOR
+)
+_MASK_FORMERS: Final = ("Mask2FormerImageProcessor", "MaskFormerImageProcessor")
+_DETECTOR_LONGEST: Final = 1333
+
+
+def _size_of(name: str, values: dict[str, Any], usual: object) -> object:
+    """Return ``size`` in its current spelling, and remove the keys that decide on it.
+
+    Args:
+        name: the class.
+        usual: the class's default size, whose keys decide the meaning of a number.
+    """
+    is_square = values.pop("default_to_square", None)
+    longest = values.pop("max_size", None)
+    has_edges = isinstance(usual, Mapping) and "shortest_edge" in usual
+    if name in _DETECTORS:
+        return _as_sides(values.get("size"), False, longest or _DETECTOR_LONGEST)
+    if name in _MASK_FORMERS:
+        if values.get("size") is usual and longest and isinstance(usual, Mapping):
+            return {**usual, "longest_edge": longest}
+        return _as_sides(values.get("size"), False, longest)
+    if is_square is None:
+        is_square = not has_edges and name not in _NOT_SQUARE
+    return _as_sides(values.get("size"), bool(is_square))
+
+
+_NOT_SQUARE: Final = ("RTDetrImageProcessor", "SiglipImageProcessor")
+"""Classes with a square default whose numbers are lengths of the shorter side."""
+
+
+def _as_sides(size: object, is_square: bool = True, longest: object = None) -> object:
+    """Return a size in its current spelling: an object of height and width, or of edges.
 
     Old files contain a number, or a list of height and width; DETR's contain ``max_size`` beside it.
 
     Args:
-        usual: the class's default size, whose keys decide the meaning of a number.
-        longest: ``max_size``.
+        is_square: whether a number stands for both sides; else it is the shorter edge.
+        longest: the longer edge that belongs to a number.
     """
     if isinstance(size, list | tuple) and len(size) == 2:
         return {"height": size[0], "width": size[1]}
@@ -348,8 +384,116 @@ def _as_sides(size: object, usual: object, longest: object) -> object:
         size = size[0]
     if not isinstance(size, int):
         return size
-    if isinstance(usual, Mapping) and "longest_edge" in usual:
-        return {"shortest_edge": size, "longest_edge": longest or usual["longest_edge"]}
-    if isinstance(usual, Mapping) and "shortest_edge" in usual:
-        return {"shortest_edge": size}
-    return {"height": size, "width": size}
+    if is_square:
+        return {"height": size, "width": size}
+    if longest:
+        return {"shortest_edge": size, "longest_edge": longest}
+    return {"shortest_edge": size}
+
+
+_OTHER_NAMES: Final = (
+    "Apertus1p5 Aria BridgeTower CHMv2 Cohere2Vision CohereCompass Cosmos3Edge "
+    "DeepseekOcr2 DeepseekVL DeepseekVLHybrid DepthPro EfficientLoFTR Emu3 "
+    "Ernie4_5_VLMoe Ernie4_5_VL_Moe Fuyu Gemma3 Gemma4 Gemma4Unified Glm46V Glm4v "
+    "Glm5Next GlmImage Glmga GotOcr2 GraniteDocling HYV4VL HunYuanVL Idefics "
+    "Idefics2 Idefics3 Inkling Inkling2 Janus Kimi_K25 Kosmos2_5 LayoutLMv2 "
+    "Lfm2Vl LightGlue Llama4 Llava LlavaNext LlavaOnevision MiniCPMOcr "
+    "MiniCPMV4_6 MiniMaxM3VL Mllama Molmo2 MuseGlimmer "
+    "NemotronH_Omni_Reasoning_V3 NeoMME Ovis2 Owlv2 PPDocLayoutV2 PPDocLayoutV3 "
+    "PPDocLayoutV4 PPFormulaNet PPLCNet PPOCRV5ServerDet PPOCRV5ServerRec "
+    "PPOCRV6SmallRec PaddleOCRVL PerceptionLM Phi4Multimodal Pix2Struct Pixtral "
+    "PromptDepthAnything Qwen2VL RfDetr SLANeXt Sam Sam2 Sam3 Sapiens2 SegGpt "
+    "Siglip2 SmolVLM Step3p7 SuperGlue SuperPoint Swin2SR Tvp UVDoc UltraVBert "
+    "UnlimitedOcr VideoLlama3 VideoLlava VideoMAE Vilt VitMatte Vivit ZoeDepth "
+)
+_OTHERS: Final = frozenset(f"{name}ImageProcessor" for name in _OTHER_NAMES.split())
+"""Classes that prepare pictures in a way of their own, which the server doesn't have."""
+
+_FORMS: Final = {
+    "exact": {"height", "width"},
+    "shortest": {"shortest_edge"},
+    "edges": {"shortest_edge", "longest_edge"},
+    "within": {"max_height", "max_width"},
+}
+_USUAL_FORMS: Final = tuple(_FORMS)
+_DETECTOR_FORMS: Final = ("exact", "edges", "within")
+_FORMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "ConditionalDetrImageProcessor": _DETECTOR_FORMS,
+    "ConvNextImageProcessor": ("shortest",),
+    "DeformableDetrImageProcessor": _DETECTOR_FORMS,
+    "DetrImageProcessor": _DETECTOR_FORMS,
+    "DPTImageProcessor": ("exact",),
+    "GroundingDinoImageProcessor": _DETECTOR_FORMS,
+    "LevitImageProcessor": ("exact", "shortest"),
+    "Mask2FormerImageProcessor": _DETECTOR_FORMS,
+    "MaskFormerImageProcessor": _DETECTOR_FORMS,
+    "PerceiverImageProcessor": ("exact",),
+    "PoolFormerImageProcessor": ("exact", "shortest"),
+    "RTDetrImageProcessor": _DETECTOR_FORMS,
+    "TextNetImageProcessor": ("shortest",),
+    "YolosImageProcessor": _DETECTOR_FORMS,
+}
+"""The forms of ``size`` that a class reads as the server does."""
+
+
+def conflicting_keys(settings: Mapping[str, Any], task: str) -> list[str]:
+    """Return keys whose values the class reads in another way than the server.
+
+    Args:
+        settings: all keys of the file, completed by its class's defaults.
+        task: the task that reads them; only tasks on pictures do.
+    """
+    name = settings.get("image_processor_type")
+    if task not in PICTURE_TASKS or not isinstance(name, str):
+        return []
+    if name in _OTHERS:
+        return ["image_processor_type"]
+    keys = []
+    if not _has_known_size(name, settings):
+        keys.append("size")
+    is_cropped = bool(settings.get("do_center_crop"))
+    if is_cropped and not _has_sides(settings.get("crop_size")):
+        keys.append("crop_size")
+    if is_cropped and name in _CROPS_ITSELF and settings.get("size"):
+        keys.append("do_center_crop")
+    if settings.get("pad_size") is not None and is_cropped:
+        keys.append("pad_size")
+    if name == "EomtImageProcessor" and settings.get("do_pad"):
+        keys.append("do_pad")
+    if name == "DPTImageProcessor" and settings.get("size_divisor") is not None:
+        keys.append("size_divisor")
+    if name == "PerceiverImageProcessor" and is_cropped:
+        keys.extend(_perceiver_conflicts(settings))
+    return keys
+
+
+def _perceiver_conflicts(settings: Mapping[str, Any]) -> list[str]:
+    """Return keys of a crop that Perceiver takes by the ratio of two sizes."""
+    size, crop = settings.get("size"), settings.get("crop_size")
+    if size is None:
+        return ["do_resize"]
+    if not (_has_sides(size) and _has_sides(crop)):
+        return []
+    is_larger = size["height"] > crop["height"] or size["width"] > crop["width"]
+    return ["crop_size"] if is_larger else []
+
+
+_CROPS_ITSELF: Final = ("ConvNextImageProcessor",)
+"""Classes that crop before ``do_center_crop`` does."""
+
+
+def _has_known_size(name: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether the size has a form that the class reads as the server does."""
+    size = settings.get("size")
+    if size is None:
+        return True
+    if not isinstance(size, Mapping):
+        return False
+    keys = {key for key, value in size.items() if value is not None}
+    forms = _FORMS_OF.get(name, _USUAL_FORMS)
+    return any(keys == _FORMS[form] for form in forms)
+
+
+def _has_sides(size: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a size has a height and a width."""
+    return isinstance(size, Mapping) and {"height", "width"} <= set(size)

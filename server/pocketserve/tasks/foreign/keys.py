@@ -58,6 +58,10 @@ def _as_written(content: Mapping[str, Any], model_type: object) -> Mapping[str, 
     return content
 
 
+def _no_conflicts(content: Mapping[str, Any], task: str) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class ForeignFile:
     """The table of one kind of file.
@@ -72,6 +76,8 @@ class ForeignFile:
         is_inside: whether the keys are properties inside the model file, as text in Python's notation.
         is_replaced: returns whether the manifest describes the input in the file's place; None for never.
         media: of the processor that the file describes; None for other files.
+        conflicts: returns supported keys of a completed content whose values can't be
+            applied by a task, given its name.
     """
 
     name: str
@@ -82,6 +88,7 @@ class ForeignFile:
     is_inside: bool = False
     is_replaced: Callable[[ModelFacts], bool] | None = None
     media: Media | None = None
+    conflicts: Callable[[Mapping[str, Any], str], Sequence[str]] = _no_conflicts
 
     @functools.cached_property
     def rows(self) -> _SplitRows:
@@ -144,6 +151,9 @@ def check_keys(
             continue
         elif row.effect is Effect.UNSUPPORTED and _matters(row, value, task):
             unsupported.append(UnsupportedKey(path, value))
+    for path in table.conflicts(content, task):
+        if path not in ignored:
+            unsupported.append(UnsupportedKey(path, content.get(path)))
     reported = sorted(unknown)[:MAX_REPORTED] if table.reports_unknown else []
     if next(leaves, None) is not None:
         reported.append(UNCHECKED)

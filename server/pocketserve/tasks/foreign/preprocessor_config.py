@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pocketserve.tasks.foreign.feature_extractor import is_of_sounds
-from pocketserve.tasks.foreign.image_processors import complete_processor
+from pocketserve.tasks.foreign.image_processors import (
+    complete_processor,
+    conflicting_keys,
+)
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 from pocketserve.tasks.foreign.windows_ml import PICTURE_TASKS
 
@@ -173,4 +176,5 @@ TABLE = ForeignFile(
     complete=complete_processor,
     belongs=_is_of_pictures,
     media="picture",
+    conflicts=conflicting_keys,
 )

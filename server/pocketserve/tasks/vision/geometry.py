@@ -67,8 +67,8 @@ class Sizing(NamedTuple):
         crop: the middle of the scaled picture is cut to it; a smaller picture gets an even
             border.
         pad: the scaled picture is padded to it at the right and at the bottom.
-        rounds: the crop's position is rounded to the nearest pixel, as by torchvision;
-            otherwise down.
+        rounds: the crop's position is rounded to the nearest pixel, and a border at the
+            left and at the top down, as by torchvision; otherwise down and up.
     """
 
     exact: tuple[int, int] | None = None
@@ -173,7 +173,9 @@ def _visible(
     The numbers are start and length in the picture, then start and length in the input.
     """
     if scaled <= size:
-        border = (size - scaled) // 2 if sizing.crop is not None else 0
+        border = 0
+        if sizing.crop is not None:
+            border = (size - scaled + (not sizing.rounds)) // 2
         return start, length, border, scaled
     cut = round((scaled - size) / 2) if sizing.rounds else (scaled - size) // 2
     ratio = length / scaled

@@ -93,10 +93,8 @@ class PictureInput:
         self.shape, self.channels_first = picture_shape(
             with_channels, options.size, channels
         )
-        self.options = options = _fitting_sizing(
-            options, with_channels, self.shape, self.channels_first
-        )
-        self.varies = options.sizing is not None and options.sizing.result is None
+        self.options = options = _fitting_sizing(options, self.shape)
+        self.varies = _varies(options.sizing, with_channels, self.channels_first)
         width, height = (-1, -1) if self.varies else self.size
         count = self.shape.channels
         shape = (
@@ -124,7 +122,12 @@ class PictureInput:
             size = self._size_of(tensor)
             return tensor, place(size, size, "stretch")
         pixels, placement = read_picture(
-            body, self.shape, self.options, self.max_pixels, hints
+            body,
+            self.shape,
+            self.options,
+            self.max_pixels,
+            hints,
+            takes_any_size=self.varies,
         )
         values = self._normalise(pixels)
         if self.options.sizing is not None and self.options.sizing.pad is not None:
@@ -156,8 +159,9 @@ class PictureInput:
         options, (width, height, channels) = self.options, self.shape
         fit = _FITS.get(options.resize or "", "stretched")
         placed = f"{fit} to {width}x{height}"
-        if options.sizing is not None:
-            placed = describe_sizing(options.sizing)
+        sizing = options.sizing
+        if sizing is not None and (self.varies or sizing.result is not None):
+            placed = describe_sizing(sizing)
         colour = "grey"
         if options.color == "bgr":
             colour = "BGR"
@@ -272,17 +276,20 @@ def _clear_padding(rows: Array, placement: Placement) -> None:
     rows[:, int(placement.target.width) :] = 0
 
 
-def _fitting_sizing(
-    options: ImageOptions, spec: TensorSpec, shape: PictureShape, channels_first: bool
-) -> ImageOptions:
-    """Drop a sizing whose result the input can't take."""
+def _fitting_sizing(options: ImageOptions, shape: PictureShape) -> ImageOptions:
+    """Drop a sizing whose result the input never takes."""
     sizing = options.sizing
-    if sizing is None or sizing.result == (shape.width, shape.height):
-        return options
-    sides = spec.shape[2:] if channels_first else spec.shape[1:3]
-    if sizing.result is None and sides == (-1, -1):
+    if sizing is None or sizing.result in (None, (shape.width, shape.height)):
         return options
     return options._replace(sizing=None)
+
+
+def _varies(sizing: Sizing | None, spec: TensorSpec, channels_first: bool) -> bool:
+    """Return whether the input takes the size that the sizing gives each picture."""
+    if sizing is None or sizing.result is not None:
+        return False
+    sides = spec.shape[2:] if channels_first else spec.shape[1:3]
+    return sides == (-1, -1)
 
 
 def describe_sizing(sizing: Sizing) -> str:

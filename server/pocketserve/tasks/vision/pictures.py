@@ -86,6 +86,8 @@ def read_picture(
     options: ImageOptions,
     max_pixels: int,
     hints: Hints = NO_HINTS,
+    *,
+    takes_any_size: bool = True,
 ) -> tuple[Array, Placement]:
     """Decode, rotate upright, convert and resize a picture.
 
@@ -94,6 +96,8 @@ def read_picture(
             picture.
         max_pixels: a larger picture is rejected before any pixel is decoded.
         hints: may say that the body is a raw camera frame, and name a region.
+        takes_any_size: whether the input takes other sizes than that of ``shape``. If
+            not, ``options.sizing`` only counts for pictures that it brings to this size.
 
     Returns:
         uint8 of shape [height, width, channels], 0 to 255; and the picture's placement.
@@ -101,10 +105,12 @@ def read_picture(
     size = (shape.width, shape.height)
     with _opened(body, hints, max_pixels, size) as source:
         region = _region(hints, source.upright_size)
+        placement = None
         if options.sizing is not None:
             placement = place_sized(source.upright_size, options.sizing, region)
-            _check_size(placement.input, max_pixels)
-        else:
+            if not takes_any_size and placement.input != size:
+                placement, options = None, options._replace(sizing=None)
+        if placement is None:
             placement = place(
                 source.upright_size,
                 size,
@@ -112,6 +118,8 @@ def read_picture(
                 region,
                 options.crop_fraction or 1.0,
             )
+        else:
+            _check_size(placement.input, max_pixels)
         mode = "L" if shape.channels == 1 else "RGB"
         decoded = _decode(source, mode, placement, max_pixels)
         resized = _resize(decoded, placement, options, region)
@@ -469,6 +477,8 @@ def _resize(
         fits = scaled[0] * scaled[1] <= WHOLE_PIXELS
         if options.sizing.crop is not None and fits:
             return _crop_scaled(image, placement, options, scaled)
+    if options.sizing is not None and options.sizing.cut is not None:
+        region = placement.source
     # The decoder may have scaled the picture down.
     x = image.width / placement.picture[0]
     y = image.height / placement.picture[1]

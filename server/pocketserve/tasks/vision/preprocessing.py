@@ -317,14 +317,15 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
     exact = _exact_size(config, size)
     shortest = _side(size.get("shortest_edge"))
     longest = _side(size.get("longest_edge"))
-    if name == "LevitImageProcessor" and shortest:
+    if name == "LevitImageProcessor":
         shortest = int(256 / 224 * shortest)
-        longest = 0
+    if name == "PoolFormerImageProcessor":
+        exact, shortest = _enlarged(exact, shortest, _crop_percentage(config))
     within = _size((size.get("max_width"), size.get("max_height")))
     if config.get("do_center_crop"):
         crop = _config_size(config.get("crop_size"))
         if crop is not None:
-            return _cropped(name, config, exact, shortest, within, crop)
+            return _cropped(name, config, exact, (shortest, longest), within, crop)
     pad = _config_size(config.get("pad_size"))
     above = _side(config.get(MULTIPLE_ABOVE)) or 1
     if shortest and longest:
@@ -345,7 +346,7 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
         sizing = Sizing(within=within, multiple_above=above, pad=pad)
         return ImageOptions(size=pad or within, resize="stretch", sizing=sizing)
     if shortest:
-        return _shortest_only(name, config, shortest)
+        return _shortest_only(name, config, shortest, pad)
     if exact is None:
         return ImageOptions()
     if pad is not None and (pad[0] < exact[0] or pad[1] < exact[1]):
@@ -357,11 +358,17 @@ def _cropped(
     name: str,
     config: Mapping[str, Any],
     exact: tuple[int, int] | None,
-    shortest: int,
+    edges: tuple[int, int],
     within: tuple[int, int] | None,
     crop: tuple[int, int],
 ) -> ImageOptions:
-    """Return the options of a processor that crops the middle."""
+    """Return the options of a processor that crops the middle.
+
+    Args:
+        edges: the lengths of the shorter and the longer side; 0 if they aren't set.
+    """
+    shortest, longest = edges
+    above = _side(config.get(MULTIPLE_ABOVE)) or 1
     if name == "PerceiverImageProcessor" and exact is not None:
         cut = (exact[0] / crop[0], exact[1] / crop[1])
         return ImageOptions(
@@ -370,15 +377,14 @@ def _cropped(
             crop_fraction=min(1.0, *cut),
             sizing=Sizing(exact, cut=cut),
         )
-    shortest = _shortest_before_crop(name, config, exact, shortest)
-    if shortest:
-        exact = None
     edge = shortest or min(exact or crop)
     return ImageOptions(
         size=crop,
         resize="crop",
         crop_fraction=min(1.0, min(crop) / edge),
-        sizing=Sizing(exact, shortest, within=within, crop=crop),
+        sizing=Sizing(
+            exact, shortest, longest, within, multiple_above=above, crop=crop
+        ),
     )
 
 
@@ -396,26 +402,31 @@ def _exact_size(
     return _size(tuple(round(side / multiple) * multiple for side in exact))
 
 
-def _shortest_before_crop(
-    name: str, config: Mapping[str, Any], exact: tuple[int, int] | None, shortest: int
-) -> int:
-    """Return the shorter side before a crop; 0 if the size is exact."""
-    if name == "PoolFormerImageProcessor":
-        edge = shortest or min(exact or (0, 0))
-        return int(edge / _crop_percentage(config))
-    return shortest
+def _enlarged(
+    exact: tuple[int, int] | None, shortest: int, fraction: float
+) -> tuple[tuple[int, int] | None, int]:
+    """Return PoolFormer's size and shorter side before the crop."""
+    if exact is None:
+        return None, int(shortest / fraction)
+    width, height = int(exact[0] / fraction), int(exact[1] / fraction)
+    return (None, height) if width == height else ((width, height), 0)
 
 
-def _shortest_only(name: str, config: Mapping[str, Any], shortest: int) -> ImageOptions:
+def _shortest_only(
+    name: str,
+    config: Mapping[str, Any],
+    shortest: int,
+    pad: tuple[int, int] | None,
+) -> ImageOptions:
     """Read a size of the shorter side alone.
 
     ConvNeXT crops by ``crop_pct``, or stretches large pictures.
     """
     square = (shortest, shortest)
     if name not in ("ConvNextImageProcessor", ""):
-        return ImageOptions(
-            size=square, resize="crop", sizing=Sizing(shortest=shortest)
-        )
+        above = _side(config.get(MULTIPLE_ABOVE)) or 1
+        sizing = Sizing(shortest=shortest, multiple_above=above, pad=pad)
+        return ImageOptions(size=pad or square, resize="crop", sizing=sizing)
     if name and shortest >= CONVNEXT_STRETCHES:
         return ImageOptions(size=square, sizing=Sizing(square))
     fraction = _crop_percentage(config)
