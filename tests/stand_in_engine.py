@@ -1,4 +1,7 @@
-"""A program that stands for llama.cpp's server: it takes known flags only, and answers with fixed text."""
+"""A program that stands for llama.cpp's server: it takes known flags only, and answers with fixed text.
+
+A chat whose last message is ``STALL`` gets the first word only, until the client leaves.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 WORDS: Final = ("One", " two", " three")
+STALL: Final = "stall"
 NEW_FLAGS: Final = (
     *("--model", "--alias", "--host", "--ctx-size", "--parallel", "--batch-size"),
     *("--ubatch-size", "--threads", "--threads-batch", "--threads-http"),
@@ -29,7 +33,7 @@ _PROGRAM: Final = """\
 import json, socketserver, sys
 from http.server import BaseHTTPRequestHandler
 
-KNOWN, SWITCHES, WORDS = {known!r}, {switches!r}, {words!r}
+KNOWN, SWITCHES, WORDS, STALL = {known!r}, {switches!r}, {words!r}, {stall!r}
 if "--help" in sys.argv:
     print("usage: llama-server")
     for flag in KNOWN:
@@ -49,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         is_chat = self.path == "/v1/chat/completions"
+        if is_chat and body["messages"][-1]["content"] == STALL:
+            return self.stall()
         events = []
         for word in WORDS:
             text = {{"delta": {{"content": word}}}} if is_chat else {{"text": word}}
@@ -66,6 +72,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def stall(self):
+        delta = {{"content": WORDS[0]}}
+        event = {{"choices": [{{"index": 0, "delta": delta}}]}}
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(("data: " + json.dumps(event) + "\\n\\n").encode())
+        self.rfile.read(1)
+
     def address_string(self):
         return "parent"
 
@@ -79,16 +94,23 @@ Server(values["--host"], Handler).serve_forever()
 """
 
 
-def write(folder: Path, known: Sequence[str] = NEW_FLAGS) -> Path:
+def write(
+    folder: Path, known: Sequence[str] = NEW_FLAGS, words: Sequence[str] = WORDS
+) -> Path:
     """Write the program into a folder for ``PATH``; return its path.
 
     Args:
         known: flags that it lists and takes.
+        words: pieces of its answers.
     """
     folder.mkdir(exist_ok=True)
     program = folder / "llama-server"
     text = _PROGRAM.format(
-        python=sys.executable, known=list(known), switches=SWITCHES, words=WORDS
+        python=sys.executable,
+        known=list(known),
+        switches=SWITCHES,
+        words=list(words),
+        stall=STALL,
     )
     program.write_text(textwrap.dedent(text))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

@@ -11,6 +11,8 @@ import pytest
 
 from pocketserve.transports.http.page import (
     CONTENT_TYPES,
+    DOCUMENT_HEADERS,
+    DOCUMENT_SUFFIXES,
     FOLDER,
     HEADERS,
     create_page,
@@ -32,6 +34,10 @@ SECURITY = {
     "cross-origin-embedder-policy": "require-corp",
     "permissions-policy": "camera=(self), microphone=(self), geolocation=(), usb=()",
 }
+OF_ALL_FILES = {
+    name: SECURITY[name]
+    for name in ("x-content-type-options", "cross-origin-resource-policy")
+}
 FILES = read_page()
 CORS = "access-control-"
 
@@ -51,6 +57,10 @@ def get(
 
 def bearer(secret: str) -> str:
     return f"Authorization: Bearer {secret}"
+
+
+def security_of(answer: Any) -> dict[str, str]:
+    return {name: answer.headers[name] for name in SECURITY if name in answer.headers}
 
 
 def test_the_whole_folder_is_served() -> None:
@@ -75,9 +85,11 @@ def test_a_file_of_the_page(wire, path: str) -> None:
     """
     answer = wire.one(get(path))
     assert answer.status == 200
-    assert answer.body == FOLDER.joinpath(path.removeprefix("/web/")).read_bytes()
+    written = FOLDER.joinpath(path.removeprefix("/web/")).read_bytes()
+    assert re.sub(rb"/web/[0-9a-f]{16}/", b"/web/", answer.body) == written
     assert answer.headers["content-type"] == CONTENT_TYPES[path[path.rindex(".") :]]
-    assert SECURITY.items() <= answer.headers.items()
+    is_document = path.endswith(DOCUMENT_SUFFIXES)
+    assert security_of(answer) == (SECURITY if is_document else OF_ALL_FILES)
     assert answer.headers["cache-control"] == "no-cache"
     assert re.fullmatch(r'W/"[0-9a-f]{32}"', answer.headers["etag"])
     assert "set-cookie" not in answer.headers
@@ -101,17 +113,16 @@ def test_only_browsers_get_the_page(wire) -> None:
         assert (answer.status, answer.body) == (200, b'{"status":"alive"}\n')
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["vary"] == "Accept"
+    index = wire.one(get("/web/index.html")).body
     for accept in (HTML, "Accept: text/html", "ACCEPT: TEXT/HTML"):
         answer = wire.one(get("/", accept))
-        assert (answer.status, answer.body) == (200, FILES["/web/index.html"].content)
+        assert (answer.status, answer.body) == (200, index)
         assert answer.headers["vary"] == "Accept, Accept-Encoding"
         assert SECURITY.items() <= answer.headers.items()
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert (
-        wire.one(get("/", HTML, method="HEAD"), head=True).headers["etag"]
-        == f"W/{FILES['/web/index.html'].etag}"
-    )
-    assert wire.one(get("/?lang=el", HTML)).body == FILES["/web/index.html"].content
+    head = wire.one(get("/", HTML, method="HEAD"), head=True)
+    assert head.headers["etag"] == answer.headers["etag"]
+    assert wire.one(get("/?lang=el", HTML)).body == index
 
 
 def test_browsers_get_files_compressed(wire) -> None:
@@ -142,18 +153,16 @@ def test_the_page_knows_whether_a_token_is_needed(wire) -> None:
     answer = wire.one(get("/web/access.json"))
     assert (answer.status, json.loads(answer.body)) == (200, {"token": True})
     assert answer.headers["content-type"] == "application/json"
-    assert SECURITY.items() <= answer.headers.items()
+    assert security_of(answer) == OF_ALL_FILES
 
 
 @pytest.mark.parametrize("etag", ["{}", "W/{}", '"other", {}', "*", '"a",{} ,"b"'])
 def test_a_cached_file_gets_304(wire, etag: str) -> None:
     """A 304 has no body and the usual headers."""
-    file = FILES["/web/index.html"]
-    answer = wire.one(
-        get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True
-    )
+    own = wire.one(get("/", HTML)).headers["etag"].removeprefix("W/")
+    answer = wire.one(get("/", HTML, f"If-None-Match: {etag.format(own)}"), head=True)
     assert answer.status == 304
-    assert answer.headers["etag"] == f"W/{file.etag}"
+    assert answer.headers["etag"] == f"W/{own}"
     assert SECURITY.items() <= answer.headers.items()
     assert answer.headers["vary"] == "Accept, Accept-Encoding"
     assert wire.one(get("/", HTML, 'If-None-Match: "other"')).status == 200
@@ -207,11 +216,35 @@ def test_content_types_come_from_our_table(tmp_path) -> None:
     assert found_file.content_type == "text/javascript; charset=utf-8"
 
 
-def test_the_headers_match_the_table() -> None:
+def test_the_headers_match_the_tables() -> None:
     """A browser gets the headers listed by the module."""
-    assert {name.lower(): value for name, value in HEADERS.items()} == SECURITY | {
-        "cache-control": "no-cache"
+    listed = {**HEADERS, **DOCUMENT_HEADERS}
+    assert {name.lower(): value for name, value in listed.items()} == SECURITY | {
+        "vary": "Accept-Encoding"
     }
+
+
+def test_files_of_this_process_are_kept(wire) -> None:
+    """The document names addresses with a random key; no other app can prepare their
+    content.
+    """
+    names = re.findall(rb'"(/web/[0-9a-f]{16}/)', wire.one(get("/", HTML)).body)
+    assert len(set(names)) == 1
+    folder = names[0].decode()
+    kept = wire.one(get(f"{folder}main.js"))
+    assert kept.body == FILES["/web/main.js"].content
+    assert kept.headers["cache-control"].endswith("immutable")
+    assert security_of(kept) == OF_ALL_FILES
+    other = wire.one(get("/web/0123456789abcdef/parts/try.js"))
+    assert other.body == FILES["/web/parts/try.js"].content
+    assert other.headers["cache-control"] == "no-cache"
+    for path in ("../main.js", "0123456789abcdef/main.js", "LICENSE", ""):
+        assert wire.one(get(folder + path)).status in (401, 404)
+
+
+def test_each_process_has_its_own_key() -> None:
+    etags = {read_page(FOLDER, key)["/web/main.js"].etag for key in ("", "a", "b")}
+    assert len(etags) == 3
 
 
 def test_other_requests_read_no_page_files() -> None:

@@ -14,33 +14,32 @@ import pytest
 from places import ROOT
 
 WEB = ROOT / "server" / "pocketserve" / "web"
-LARGEST_GZIP_BYTES = 60_000
+LARGEST_GZIP_BYTES = 85_000
 OWN = [
     path
     for path in sorted(WEB.rglob("*"))
     if path.is_file() and "vendor" not in path.relative_to(WEB).parts
 ]
 SCRIPTS = [path for path in OWN if path.suffix == ".js"]
-IMPORT = re.compile(r'from "([^"]+)"')
+IMPORT = re.compile(r'(?:from |import\()"([^"]+)"')
 KEY = re.compile(
     r'\bt\((?:"([^"]+)"|\w+ \? "([^"]+)" : "([^"]+)"|chosen\.copied \? "([^"]+)" : "([^"]+)")'
 )
 
 
-def words() -> dict[str, list[str]]:
-    """Return the page's table of texts."""
-    table = (
-        (WEB / "words.js")
-        .read_text("utf-8")
-        .partition("const TABLE = ")[2]
-        .partition(",\n};")[0]
-    )
-    texts: dict[str, list[str]] = json.loads(table + "}")
+LANGUAGES = ("en", "el")
+
+
+def words(language: str) -> dict[str, str]:
+    """Return the page's texts in a language."""
+    source = (WEB / "words" / f"{language}.js").read_text("utf-8")
+    table = source.partition("export default ")[2].partition(",\n};")[0]
+    texts: dict[str, str] = json.loads(table + "}")
     return texts
 
 
 def test_all_files_are_small() -> None:
-    """The sum counts each file of a first visit, compressed on its own."""
+    """What a visit transfers is measured in a browser; this bounds the whole."""
     served = [
         path
         for path in WEB.rglob("*")
@@ -96,7 +95,7 @@ def test_the_page_names_only_its_own_files() -> None:
 
 
 def test_each_text_is_in_both_languages() -> None:
-    table = words()
+    english, greek = (words(language) for language in LANGUAGES)
     used = {
         key
         for script in SCRIPTS
@@ -104,13 +103,12 @@ def test_each_text_is_in_both_languages() -> None:
         for key in found
         if key
     }
-    assert used <= set(table)
+    assert used <= set(english)
     assert len(used) > 60
-    for key, texts in table.items():
-        assert len(texts) == 2 and bool(texts[0]) == bool(texts[1]), key
-        assert set(re.findall(r"\{\w+\}", texts[0])) == set(
-            re.findall(r"\{\w+\}", texts[1])
-        ), key
-    for key in table:
+    assert english.keys() == greek.keys()
+    for key, text in english.items():
+        assert bool(text) == bool(greek[key]), key
+        names = [set(re.findall(r"\{\w+\}", each)) for each in (text, greek[key])]
+        assert names[0] == names[1], key
         if key.startswith(("fault.", "media.")) and key.endswith(".title"):
-            assert key.removesuffix("title") + "help" in table
+            assert key.removesuffix("title") + "help" in english

@@ -112,8 +112,7 @@ def test_a_late_stream_is_stopped(tmp_path: Path) -> None:
 
 
 PARTS = """
-const modelsView = {}, tryView = {}, leaveTry = {}, retryTry = {}, compareView = {}, leaveCompare = {};
-const retryCompare = {}, activityView = {}, language = "en";
+const modelsView = {}, language = "en";
 const document = { documentElement: {} }, addEventListener = () => {};
 const takeTicket = () => null, session = { get: () => null }, isOpen = async () => false, show = () => {};
 location.hash = "#%";

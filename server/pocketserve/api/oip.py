@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pocketserve.api.messages import (
     JSON,
@@ -30,6 +30,9 @@ from pocketserve_wire.oip_fields import parse_parameters
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.state import VersionRecord
+
+_TASKS_BY_FORMAT: Final = {"gguf": "text-generation", "whisper": "speech-to-text"}
+"""Tasks that are known before a model of the format is loaded."""
 
 _INDEX_STATES = {
     State.LOADING: "LOADING",
@@ -298,7 +301,7 @@ def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
     if service.replica is not None:
         entry["worker"] = service.replica.name
     running = service.engine.running(status.model, status.version)
-    task = model.manifest.task
+    task = model.manifest.task or _TASKS_BY_FORMAT.get(version.format.name)
     if running is not None:
         task = running.model.task.name
         if running.model.snapshot is not None:

@@ -1,12 +1,9 @@
 // The page: who is let in, which part is seen, and what is said when the server is away.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
-import { activityView } from "./parts/activity.js";
-import { compareView, leaveCompare, retryCompare } from "./parts/compare.js";
+import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { loginView } from "./parts/login.js";
-import { modelsView, refreshModels } from "./parts/models.js";
+import { chatModels, modelsView, refreshModels } from "./parts/models.js";
 import { show, statusElement, update } from "./page.js";
 import { enter, isOpen, session, takeTicket } from "./server.js";
-import { leaveTry, retryTry, tryView } from "./parts/try.js";
 import { again, startWatch, stopWatch, watched } from "./watch.js";
 import { language, t } from "./words.js";
 
@@ -16,9 +13,10 @@ const nothingToDo = () => {};
 /** What each part shows, what it does when it is left, and when the server is back. */
 const PARTS = {
   models: { view: modelsView, leave: nothingToDo, back: nothingToDo },
-  try: { view: tryView, leave: leaveTry, back: retryTry },
-  compare: { view: compareView, leave: leaveCompare, back: retryCompare },
-  activity: { view: activityView, leave: nothingToDo, back: nothingToDo },
+  try: later(() => import("./parts/try.js")),
+  chat: later(() => import("./parts/chat.js")),
+  compare: later(() => import("./parts/compare.js")),
+  activity: later(() => import("./parts/activity.js")),
 };
 const AWAY = { away: "away", frozen: "frozen" };
 
@@ -29,6 +27,17 @@ let locked = ""; // why a token is asked for: "", "ended" or a failure; null for
 function readRoute() {
   const [part, ...rest] = location.hash.slice(1).split("/").map(decoded);
   return { part: Object.hasOwn(PARTS, part) ? part : "models", rest };
+}
+
+/** Make a part whose modules are fetched when it is first opened. */
+function later(load) {
+  const part = { leave: nothingToDo, back: nothingToDo };
+  const fetched = (module) => { Object.assign(part, module.part); update(); };
+  part.view = () => {
+    load().then(fetched, nothingToDo); // without a server the banner says so
+    return html`<p class="waiting">${t("loading")}</p>`;
+  };
+  return part;
 }
 
 function decoded(text) {
@@ -54,7 +63,7 @@ function frame() {
   return html`
     <a class="skip" href="#content" @click=${skip}>${t("skip")}</a>
     <header>
-      <a class="brand" href="#models"><img src="/web/icon.svg" alt="" width="28" height="28">Pocketserve</a>
+      <a class="brand" href="#models"><img src=${document.querySelector("link[rel=icon]").href} alt="" width="28" height="28">Pocketserve</a>
       ${locked === null ? badge() : nothing}
     </header>
     ${locked === null ? navigation() : nothing}
@@ -69,7 +78,8 @@ function skip(event) {
 }
 
 function navigation() {
-  return html`<nav aria-label=${t("parts")}>${Object.keys(PARTS).map(
+  const shown = Object.keys(PARTS).filter((part) => part !== "chat" || part === route.part || chatModels().length);
+  return html`<nav aria-label=${t("parts")}>${shown.map(
     (part) => html`<a href="#${part}" aria-current=${part === route.part ? "page" : nothing}>${t(`part.${part}`)}</a>`,
   )}</nav>`;
 }

@@ -1,5 +1,5 @@
 // Draws the page anew after changes, at most once a frame, and speaks to screen readers.
-import { render } from "/web/vendor/lit-html/lit-html.js";
+import { render } from "./vendor/lit-html/lit-html.js";
 
 const SPEECH_PAUSE_MS = 1000; // a reader must not hear thirty labels a second
 

@@ -1,5 +1,5 @@
 // A failure in words: what it is, what to do, and the server's own sentence.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { t, has } from "./words.js";
 
 /** `place` names a special meaning, such as a 401 of a ticket. */

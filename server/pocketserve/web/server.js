@@ -78,5 +78,9 @@ function noAnswer(error) {
 async function refusal(answer) {
   const told = await answer.json().catch(() => ({}));
   const retry = Number(answer.headers.get("Retry-After")) || 0;
-  return new Failure(answer.status, told.code ?? `HTTP_${answer.status}`, told.error ?? "", retry);
+  return new Failure(answer.status, codeOf(told) ?? `HTTP_${answer.status}`, textOf(told), retry);
 }
+
+/** OpenAI's routes put code and text into an object, the code in small letters. */
+export const codeOf = ({ code, error }) => code ?? error?.code?.toUpperCase();
+export const textOf = ({ error }) => error?.message ?? error ?? "";

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,15 +49,32 @@ POLICY: Final = (
     "require-trusted-types-for 'script'; trusted-types lit-html"
 )
 HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Vary": "Accept-Encoding",
+}
+"""Sent with each file."""
+
+DOCUMENT_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": POLICY,
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",  # finer performance.now()
     "Permissions-Policy": "camera=(self), microphone=(self), geolocation=(), usb=()",
-    "Cache-Control": "no-cache",  # a browser asks each time, and hears 304
 }
+"""Sent with what a browser can show by itself; scripts and styles need none of them."""
+
+DOCUMENT_SUFFIXES: Final = (".html", ".svg")
+ASK_ALWAYS: Final = "no-cache"
+"""The browser asks each time, and gets 304 if it has the file."""
+
+KEEP: Final = "private, max-age=31536000, immutable"
+PINNED: Final = re.compile(r"/web/([0-9a-f]{16})/(.+)")
+"""Addresses with this process's random key, as the document names them.
+
+Browsers keep these files without asking again. Another app that has the port later, or had it
+before, can't prepare files under addresses it doesn't know.
+"""
 
 _ROUTE: Final = Route("GET", "/web/{file}", "", "web", "page", open=True)
 """For counters alone: the table of routes, which the socket shares, has no page."""
@@ -70,33 +89,43 @@ class PageFile(NamedTuple):
 
     content_type: str
     etag: str
+    headers: Mapping[str, str]
 
 
-def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
-    """Return the page's files by request path."""
+def read_page(folder: Path = FOLDER, key: str = "") -> dict[str, PageFile]:
+    """Return the page's files by request path.
+
+    Args:
+        key: part of the addresses in the document, and of the ETags.
+    """
     files: dict[str, PageFile] = {}
     for path in sorted(folder.rglob("*")):
         content_type = CONTENT_TYPES.get(path.suffix)
         if content_type is None or not path.is_file():
             continue
         name = path.relative_to(folder).as_posix()
-        files[f"/web/{name}"] = _page_file(path.read_bytes(), content_type)
+        content = path.read_bytes()
+        if key and path.suffix == ".html":
+            content = content.replace(b'"/web/', f'"/web/{key}/'.encode())
+        files[f"/web/{name}"] = _page_file(content, content_type, key, path.suffix)
     return files
 
 
-def _access_file(guard: Guard) -> PageFile:
+def _access_file(guard: Guard, key: str) -> PageFile:
     """Return the file that tells the page whether a token is required."""
-    return _page_file(
-        json.dumps({"token": not guard.is_open}).encode(), "application/json"
-    )
+    content = json.dumps({"token": not guard.is_open}).encode()
+    return _page_file(content, "application/json", key, ".json")
 
 
-def _page_file(content: bytes, content_type: str) -> PageFile:
+def _page_file(content: bytes, content_type: str, key: str, suffix: str) -> PageFile:
     import gzip  # late: few servers are opened in a browser
 
     packed = gzip.compress(content, mtime=0)
-    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return PageFile(content, packed, content_type, etag)
+    digest = hashlib.sha256(key.encode() + content).hexdigest()[:32]
+    headers = dict(HEADERS)
+    if suffix in DOCUMENT_SUFFIXES:
+        headers.update(DOCUMENT_HEADERS)
+    return PageFile(content, packed, content_type, f'"{digest}"', headers)
 
 
 class _Page:
@@ -106,10 +135,12 @@ class _Page:
         self._service = service
         self._guard = guard
         self._fallback = fallback
+        self._key = os.urandom(8).hex()
         self._files = functools.cache(self._read_files)
 
     def _read_files(self) -> dict[str, PageFile]:
-        return {**read_page(), ACCESS: _access_file(self._guard)}
+        access = _access_file(self._guard, self._key)
+        return {**read_page(FOLDER, self._key), ACCESS: access}
 
     def __call__(
         self, environ: Environ, start_response: StartResponse
@@ -141,8 +172,17 @@ class _Page:
         if path == "/" and _wants_html(environ):
             return self._files().get(INDEX)
         if path.startswith("/web/"):
-            return self._files().get(path)
+            return self._files().get(self._plain_path(path))
         return None
+
+    def _plain_path(self, path: str) -> str:
+        """Return a file's path without a key, which may be that of another worker."""
+        pinned = PINNED.fullmatch(path)
+        return path if pinned is None else f"/web/{pinned[2]}"
+
+    def _is_own(self, path: str) -> bool:
+        pinned = PINNED.fullmatch(path)
+        return pinned is not None and pinned[1] == self._key
 
     def _answer(self, file: PageFile | None, environ: Environ) -> ApiResponse:
         host, origin = environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN")
@@ -152,7 +192,12 @@ class _Page:
             return error_response(error)
         if file is None or "HTTP_SERVICE_WORKER" in environ:
             return _no_worker()
-        return _file_answer(file, environ["PATH_INFO"], environ)
+        answer = _file_answer(file, environ)
+        path = environ["PATH_INFO"]
+        if path == "/":
+            answer.headers["Vary"] = "Accept, Accept-Encoding"
+        answer.headers["Cache-Control"] = KEEP if self._is_own(path) else ASK_ALWAYS
+        return answer
 
 
 def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
@@ -168,11 +213,9 @@ def _wants_html(environ: Environ) -> bool:
     return HTML in environ.get("HTTP_ACCEPT", "").lower()
 
 
-def _file_answer(file: PageFile, path: str, environ: Environ) -> ApiResponse:
+def _file_answer(file: PageFile, environ: Environ) -> ApiResponse:
     """Return a file, or 304 if the browser has it."""
-    headers = {**HEADERS, "ETag": f"W/{file.etag}", "Vary": "Accept-Encoding"}
-    if path == "/":
-        headers["Vary"] = "Accept, Accept-Encoding"
+    headers = {**file.headers, "ETag": f"W/{file.etag}"}
     content = file.content
     if _takes_gzip(environ):
         headers["Content-Encoding"] = "gzip"

@@ -1,5 +1,5 @@
 // An answer as people read it, by what its entries hold; whatever is unknown is shown as JSON.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { measure, milliseconds, number, percent } from "../format.js";
 import { t } from "../words.js";
 import { colourOf, isBackground } from "./overlay.js";

@@ -1,5 +1,5 @@
 // Where an input is made for a model: the kinds of input that it takes, one of them open, and its options.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { camera } from "./camera.js";
 import { drawing } from "./drawing.js";
 import { file, picture } from "./files.js";

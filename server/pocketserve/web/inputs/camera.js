@@ -1,5 +1,5 @@
 // The live camera: always the newest frame, one request under way.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { milliseconds, number } from "../format.js";
 import { element, update } from "../page.js";
 import { Stage } from "../answers/stage.js";

@@ -1,5 +1,5 @@
 // A pad to draw on with a finger, a pen or a mouse. A short while after the last stroke the model is asked.
-import { html } from "/web/vendor/lit-html/lit-html.js";
+import { html } from "../vendor/lit-html/lit-html.js";
 import { element, update } from "../page.js";
 import { t } from "../words.js";
 

@@ -1,5 +1,5 @@
 // Files: chosen, dropped or pasted. A picture is shown, with the answer over it.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { bytes } from "../format.js";
 import { element, update } from "../page.js";
 import { Stage } from "../answers/stage.js";

@@ -1,5 +1,5 @@
 // The request parameters that a model's task reads, as fields, made from their JSON Schemas.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { t, has } from "../words.js";
 
 /** Those that the inputs set themselves, and those that are of no use on a page that draws answers itself. */

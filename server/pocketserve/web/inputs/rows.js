@@ -1,5 +1,5 @@
 // A row of a table as a form, from the model's features; tables of many rows as lines.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { number } from "../format.js";
 import { t } from "../words.js";
 

@@ -1,9 +1,16 @@
-// Keep a picture with the answer drawn on it: as a file, or in another app.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+// Keep an answer: as a file, or in another app.
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { element } from "../page.js";
 import { t } from "../words.js";
 
 const NAME = "answer.jpg";
+
+/** Save a file as the browser does with downloads. */
+export function download(blob, name) {
+  const address = URL.createObjectURL(blob);
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 0);
+}
 
 export function saveButtons(stage) {
   return html`<button @click=${() => save(stage)}>${t("picture.save")}</button>
@@ -11,9 +18,7 @@ export function saveButtons(stage) {
 }
 
 async function save(stage) {
-  const address = URL.createObjectURL(await stage.picture());
-  element("a", { href: address, download: NAME }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 0);
+  download(await stage.picture(), NAME);
 }
 
 /** Where files cannot be shared, the picture is saved. */

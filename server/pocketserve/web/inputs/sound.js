@@ -1,5 +1,5 @@
 // Sound: from the microphone or from a file. WAV goes as it is; what else the browser reads goes as its samples.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { number } from "../format.js";
 import { element, update } from "../page.js";
 import { faultBefore, mediaFault } from "./camera.js";

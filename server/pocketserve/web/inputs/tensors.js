@@ -1,5 +1,5 @@
 // Tensors: a .npy file, JSON, or zeros to see whether the model runs.
-import { html } from "/web/vendor/lit-html/lit-html.js";
+import { html } from "../vendor/lit-html/lit-html.js";
 import { t } from "../words.js";
 import { update } from "../page.js";
 import { fileField } from "./files.js";

@@ -1,5 +1,5 @@
 // Forms of texts: a text, several, a pair, a question with its context, a query with texts, items.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { t } from "../words.js";
 
 const lines = (value) => value.split("\n").map((line) => line.trim()).filter(Boolean);

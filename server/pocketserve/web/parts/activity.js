@@ -1,10 +1,12 @@
 // What the server does: charts over the last minutes, with a table beside each.
-import { html } from "/web/vendor/lit-html/lit-html.js";
+import { html } from "../vendor/lit-html/lit-html.js";
 import { lineChart } from "./chart.js";
 import { bytes, clock, measure } from "../format.js";
 import { quantiles, rates, total } from "../metrics.js";
 import { watched } from "../watch.js";
 import { t } from "../words.js";
+
+export const part = { view: activityView, leave: () => {}, back: () => {} };
 
 const ROWS = 10; // of the tables: the newest samples
 const plain = (value) => (value === null || value === undefined ? "–" : measure(value));
@@ -27,7 +29,7 @@ function othersOf(samples) {
   return all.map((rate, index) => (rate === null || success[index] === null ? null : Math.max(0, rate - success[index])));
 }
 
-export function activityView() {
+function activityView() {
   const { samples } = watched;
   return html`<h1>${t("part.activity")}</h1>
     ${facts(samples.at(-1))}

@@ -1,5 +1,5 @@
 // A chart of lines over time, in SVG: the names of its ends are text, and its colours are the page's.
-import { html, svg } from "/web/vendor/lit-html/lit-html.js";
+import { html, svg } from "../vendor/lit-html/lit-html.js";
 import { clock } from "../format.js";
 
 const WIDTH = 300;

@@ -1,5 +1,5 @@
 // Several versions of a model side by side, on the same input or on the live camera.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { answerView, summary } from "../answers/answer.js";
 import { Bench } from "../inputs/bench.js";
 import { bytes, measure, milliseconds } from "../format.js";
@@ -9,6 +9,8 @@ import { askMetadata, predict } from "../predict.js";
 import { problem } from "../problems.js";
 import { t } from "../words.js";
 
+export const part = { view: compareView, leave: leaveCompare, back: retryCompare };
+
 const MOST = 4; // versions: more are not seen side by side
 const KEPT = 30; // answers over which times are taken
 const ROUNDS = 11; // of questions about one input; the first time of each version does not count
@@ -17,13 +19,13 @@ const ENOUGH = 6; // times before a median is shown
 const bench = new Bench(ask);
 const compared = { turn: 0, model: "", versions: [], results: new Map(), failure: null };
 
-export function leaveCompare() {
+function leaveCompare() {
   bench.close();
   Object.assign(compared, { model: "", versions: [], failure: null });
   compared.results.clear();
 }
 
-export function compareView([model = ""]) {
+function compareView([model = ""]) {
   const usable = (models.list ?? []).filter((each) => available(each).length > 1);
   const name = model || usable[0]?.name || "";
   const own = usable.find((each) => each.name === name);
@@ -37,7 +39,7 @@ export function compareView([model = ""]) {
     ${own ? html`<div class="sides">${compared.versions.map((version) => side(own, version))}</div>` : nothing}`;
 }
 
-export function retryCompare() {
+function retryCompare() {
   const own = models.list?.find(({ name }) => name === compared.model);
   if (compared.failure && !bench.metadata && own) open(own);
 }

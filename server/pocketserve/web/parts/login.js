@@ -1,5 +1,5 @@
 // The form for the token, where no ticket brought the visitor in.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { problem } from "../problems.js";
 import { update } from "../page.js";
 import { enterByToken } from "../server.js";

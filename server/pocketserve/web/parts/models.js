@@ -1,5 +1,5 @@
 // The models: what is there, what is loaded, what is not available and why.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { bytes } from "../format.js";
 import { say, update } from "../page.js";
 import { problem } from "../problems.js";
@@ -52,6 +52,10 @@ function groupByModel(entries) {
 export const available = (model) => model.versions.filter((version) => version.state !== "UNAVAILABLE" || isStopped(version));
 export const defaultOf = (model) => model.versions.find((version) => version.default) ?? model.versions[0];
 export const taskName = (task) => (has(`task.${task}`) ? t(`task.${task}`) : task || t("task.unknown"));
+
+/** The language models, which have a part of their own. */
+export const chatModels = () => (models.list ?? []).filter((model) => isChat(model) && available(model).length);
+export const isChat = (model) => defaultOf(model).task === "text-generation";
 
 export function modelsView() {
   return html`<h1>${t("part.models")}</h1>
@@ -110,12 +114,17 @@ function card(model) {
     ${model.versions.filter(isPending).map(({ version, reason }) => html`<p class="help" lang="en">${version}: ${reason}</p>`)}
     ${models.faults[model.name] ? problem(models.faults[model.name]) : nothing}
     <div class="actions">
-      ${open.length ? html`<a class="button primary" href="#try/${encodeURIComponent(model.name)}">${t("part.try")}</a>` : nothing}
-      ${open.length > 1 ? html`<a class="button" href="#compare/${encodeURIComponent(model.name)}">${t("part.compare")}</a>` : nothing}
+      ${open.length ? tryLink(model) : nothing}
+      ${open.length > 1 && !isChat(model) ? html`<a class="button" href="#compare/${encodeURIComponent(model.name)}">${t("part.compare")}</a>` : nothing}
       ${actions(model).map((action) => actionButton(model, action))}
     </div>
     ${models.busy === model.name ? html`<progress aria-label=${t("models.working")}></progress>` : nothing}
   </article>`;
+}
+
+function tryLink(model) {
+  const part = isChat(model) ? "chat" : "try";
+  return html`<a class="button primary" href="#${part}/${encodeURIComponent(model.name)}">${t(`part.${part}`)}</a>`;
 }
 
 function stateChip(model) {

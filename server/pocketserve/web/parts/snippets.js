@@ -1,5 +1,5 @@
 // The request that was tried, for other languages. The token is never in it.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { say, update } from "../page.js";
 import { curl, java, kotlin, python } from "../requests.js";
 import { t } from "../words.js";

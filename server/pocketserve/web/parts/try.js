@@ -1,5 +1,5 @@
 // Try a model: choose it, give it an input, see the answer, take the request with you.
-import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { answerView, summary } from "../answers/answer.js";
 import { Bench } from "../inputs/bench.js";
 import { available, defaultOf, loadIfUnloaded, models, natural, taskName } from "./models.js";
@@ -9,6 +9,8 @@ import { problem } from "../problems.js";
 import { snippetsView } from "./snippets.js";
 import { t } from "../words.js";
 
+export const part = { view: tryView, leave: leaveTry, back: retryTry };
+
 const LAST = "pocketserve-model"; // of this tab, in the session's storage
 
 const bench = new Bench(ask);
@@ -17,11 +19,11 @@ const tried = {
 };
 
 /** Stop the camera and the microphone; the input and its answer stay. */
-export function leaveTry() {
+function leaveTry() {
   bench.pause();
 }
 
-export function tryView([model = "", version = ""]) {
+function tryView([model = "", version = ""]) {
   const usable = (models.list ?? []).filter((each) => available(each).length);
   const name = model || lastOf(usable);
   if (name && (name !== tried.model || version !== tried.version)) open(name, version);
@@ -34,7 +36,7 @@ export function tryView([model = "", version = ""]) {
 }
 
 /** Ask for the card again that could not be had while the server was away. */
-export function retryTry() {
+function retryTry() {
   if (tried.failure && !tried.metadata && tried.model) open(tried.model, tried.version);
 }
 
