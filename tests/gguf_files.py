@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,25 @@ TEMPLATE = (
     " + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+TOOLS_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for tool in tools %}\n"
+    "{{ tool | tojson }}{% endfor %}\n</tools>\nFor each call, write <tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+    "<|im_end|>\n{% endif %}"
+    "{% for m in messages %}{% if m.role == 'assistant' and m.tool_calls %}"
+    "<|im_start|>assistant{% for call in m.tool_calls %}\n<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": '
+    "{{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n"
+    "{% elif m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}"
+    "\n</tool_response><|im_end|>\n"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Writes tools and calls as the templates of Qwen and Hermes do."""
+
+END = 2
+"""The token that ends an answer."""
+
 WIDTH = 64
 LAYERS = 2
 HEADS = 4
@@ -63,15 +83,19 @@ def metadata(**changes: Any) -> dict[str, Any]:
     return values
 
 
-def tiny_tokens() -> list[str]:
-    """Return a vocabulary of all bytes, as GPT-2 writes them."""
+def byte_letters() -> list[str]:
+    """Return the letter that GPT-2 writes for each byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {byte: chr(byte) for byte in printable}
     for byte in range(256):
         if byte not in letters:
             letters[byte] = chr(256 + len(letters) - len(printable))
-    texts = [letters[byte] for byte in range(256)]
-    return ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *texts, "th"]
+    return [letters[byte] for byte in range(256)]
+
+
+def tiny_tokens() -> list[str]:
+    """Return a vocabulary of all bytes, as GPT-2 writes them."""
+    return ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_letters(), "th"]
 
 
 def random_matrix(random: Any, rows: int, columns: int) -> Any:
@@ -133,6 +157,39 @@ def tensors(seed: int = 0) -> dict[str, Any]:
 def write_tiny(path: Path, seed: int = 0, **changes: Any) -> Path:
     """Write a complete tiny model that an engine can run."""
     path.write_bytes(encode(metadata(**changes), tensors(seed)))
+    return path
+
+
+def write_script(path: Path, pieces: Sequence[bytes], **changes: Any) -> Path:
+    """Write a model that answers with these pieces, each of them a token, and ends.
+
+    Each token but the last raises the score of the next one alone.
+    """
+    letters = byte_letters()
+    tokens = tiny_tokens()
+    chain = [tokens.index(letters[ord("\n")])]  # the last token of the template
+    for piece in pieces:
+        token = "".join(letters[byte] for byte in piece)
+        if token not in tokens:
+            tokens.append(token)
+        chain.append(tokens.index(token))
+    chain.append(END)
+    weights = tensors()
+    embeddings = np.full((len(tokens), WIDTH), 0.01, np.float16)
+    scores = np.zeros((len(tokens), WIDTH), np.float16)
+    for place, (token, following) in enumerate(itertools.pairwise(chain)):
+        embeddings[token, place] = 1.0
+        scores[following, place] = 20.0
+    for name in weights:
+        if name.endswith(("attn_output.weight", "ffn_down.weight")):
+            weights[name] = np.zeros_like(weights[name])
+    weights["token_embd.weight"] = embeddings
+    weights["output.weight"] = scores
+    values = metadata(**changes)
+    values["tokenizer.ggml.tokens"] = tokens
+    values["tokenizer.ggml.token_type"] = [3] * 3 + [1] * (len(tokens) - 3)
+    values["llama.vocab_size"] = len(tokens)
+    path.write_bytes(encode(values, weights))
     return path
 
 

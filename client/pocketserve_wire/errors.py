@@ -66,15 +66,22 @@ class ApiError(Exception):
 
     Args:
         retry_after_s: seconds until a retry makes sense; sent as ``Retry-After``.
+        field: of the request that is at fault; OpenAI's routes send it as ``param``.
     """
 
     def __init__(
-        self, code: ErrorCode, message: str, *, retry_after_s: float | None = None
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        field: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+        self.field = field
 
     @property
     def status(self) -> int:
@@ -86,7 +93,12 @@ class ApiError(Exception):
 
         A raised exception refers to its frames, and so to a request's body or a model.
         """
-        return ApiError(self.code, self.message, retry_after_s=self.retry_after_s)
+        return ApiError(
+            self.code,
+            self.message,
+            retry_after_s=self.retry_after_s,
+            field=self.field,
+        )
 
     def body(self) -> bytes:
         """Return the response body: one JSON object in ASCII."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gguf_files
+from chats import CALL, CALLER, SPELLER, SPELLING
 from conftest import Server, start_server
 
 MODEL = "tiny"
@@ -18,11 +19,18 @@ LONG_TOKENS = 60_000
 
 @pytest.fixture(scope="session")
 def llm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a folder of models: two for chats, one without a template, one for embeddings."""
+    """Write a folder of models for chats, completions and embeddings."""
     folder = tmp_path_factory.mktemp("models")
     gguf_files.write_tiny(folder / f"{MODEL}.gguf")
     gguf_files.write_tiny(folder / "plain.gguf", tokenizer__chat_template=None)
     gguf_files.write_tiny(folder / "embedder.gguf", llama__pooling_type=1)
+    gguf_files.write_script(
+        folder / f"{CALLER}.gguf",
+        CALL,
+        tokenizer__chat_template=gguf_files.TOOLS_TEMPLATE,
+        llama__context_length=2048,
+    )
+    gguf_files.write_script(folder / f"{SPELLER}.gguf", SPELLING)
     (folder / LONG).mkdir()
     gguf_files.write_tiny(folder / LONG / "m.gguf", llama__context_length=65_536)
     (folder / LONG / "model.toml").write_text("[generation]\ncontext = 65536\n")

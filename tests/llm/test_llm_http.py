@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import struct
 from typing import Any
@@ -11,33 +12,10 @@ from typing import Any
 import pytest
 
 import gguf_files
+from chats import CHAT, COMPLETIONS, HELLO, ask, chat, events, named
 from conftest import Server
 
 pytestmark = pytest.mark.llm
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-NO_END = {"0": -100, "2": -100}
-"""Keeps the model's random weights from ending an answer early."""
-
-HELLO = [{"role": "user", "content": "Hello"}]
-
-
-def ask(server: Server, path: str, **fields: Any) -> Any:
-    return server.call("POST", path, data=json.dumps(fields).encode())
-
-
-def chat(server: Server, **fields: Any) -> Any:
-    request = {"model": "tiny", "messages": HELLO, "max_tokens": 4}
-    request |= {"logit_bias": NO_END} | fields
-    return ask(server, CHAT, **request)
-
-
-def events(answer: Any) -> list[Any]:
-    """Return a stream's events without the last one."""
-    assert answer.headers["Content-Type"] == "text/event-stream"
-    parts = [part for part in answer.text.split("\n\n") if part.startswith("data: ")]
-    assert parts[-1] == "data: [DONE]"
-    return [json.loads(part[6:]) for part in parts[:-1]]
 
 
 def test_a_chat_has_openais_shape(llm_server: Server) -> None:
@@ -164,6 +142,8 @@ def calling(call: Any) -> dict[str, Any]:
 NESTED = {"type": "string", "pattern": "^((a{0,50}){0,50})$"}
 SCHEMA = {"type": "json_schema", "json_schema": {"schema": NESTED}}
 FUNCTION = {"name": "f", "parameters": {"properties": {"x": NESTED}}}
+CALLED = {"type": "function", "function": {"name": "f"}}
+BAD_SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "poem"}}}
 
 
 BAD_FIELDS = [
@@ -182,18 +162,37 @@ BAD_FIELDS = [
     ({"n": 2}, "'n' must be 1"),
     ({"max_tokens": 0}, "'max_tokens'"),
     ({"max_tokens": 1.5}, "'max_tokens'"),
-    ({"top_logprobs": 21, "logprobs": True}, "'top_logprobs'"),
+    ({"logprobs": True, "top_logprobs": 21}, "'top_logprobs'"),
     ({"top_logprobs": 2}, "needs logprobs"),
     ({"n_probs": 100_000_000}, "unknown field 'n_probs'"),
     ({"stop": ["x"] * 17}, "'stop'"),
     ({"stop": [""]}, "'stop'"),
     ({"seed": -1}, "'seed'"),
     ({"logit_bias": {"a": 1}}, "'logit_bias'"),
+    ({"logit_bias": {"99999": 1}}, "has the token 99999"),
     ({"tools": [{"type": "robot"}]}, "tools[0]"),
     ({"response_format": {"type": "poem"}}, "response_format.type"),
     ({"stream_options": {"x": True}}, "stream_options.x"),
     ({"stream": "yes"}, "'stream' must be true or false"),
     ({"model": 1}, "'model' must be a text"),
+    ({"seed": 2**32 - 1}, "'seed'"),
+    ({"stream": False, "stream_options": {"include_usage": True}}, "needs stream"),
+    ({"modalities": ["text", "audio"]}, 'must be ["text"]'),
+    ({"audio": {"voice": "x"}}, "texts only"),
+    ({"functions": [FUNCTION]}, "send tools"),
+    ({"function_call": "auto"}, "send tools"),
+    ({"web_search_options": {}}, "can't reach the network"),
+    ({"reasoning_effort": "endless"}, "must be one of none"),
+    ({"tool_choice": "required"}, "needs tools"),
+    ({"parallel_tool_calls": True}, "needs tools"),
+    ({"tools": [CALLED, CALLED]}, "second tool of this name"),
+    ({"tools": [{**CALLED, "function": {"name": "a b"}}]}, "letters, digits"),
+    ({"tools": [CALLED], "tool_choice": "always"}, "must be an object"),
+    ({"tools": [CALLED], "tool_choice": named("g")}, "'g', which tools lacks"),
+    ({"tools": [CALLED], "tool_choice": {"type": "robot"}}, "allowed_tools"),
+    ({"tools": [CALLED], "logprobs": True}, "combined with tools"),
+    ({"tools": [CALLED]}, "template doesn't mention them"),
+    ({"response_format": BAD_SCHEMA}, "unrecognized type"),
 ]
 
 
@@ -210,6 +209,8 @@ def test_bad_fields_are_refused_by_name(
     fault = answer.json()["error"]
     assert part in fault["message"]
     assert fault["type"] == "invalid_request_error"
+    (*_, field) = fields
+    assert re.match(rf"{field}\b", fault["param"])
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,9 @@ def test_pictures_are_refused_and_never_fetched(llm_server: Server, url: str) ->
     part = {"type": "image_url", "image_url": {"url": url}}
     answer = chat(llm_server, messages=[{"role": "user", "content": [part]}])
     assert answer.status_code == 400
-    assert "texts only" in answer.json()["error"]["message"]
+    fault = answer.json()["error"]
+    assert "texts only" in fault["message"]
+    assert fault["param"] == "messages[0].content[0]"
 
 
 def test_a_prompt_over_the_context_gets_both_numbers(llm_server: Server) -> None:
@@ -229,13 +232,15 @@ def test_a_prompt_over_the_context_gets_both_numbers(llm_server: Server) -> None
         assert answer.status_code == 400
         fault = answer.json()["error"]
         assert fault["code"] == "context_length_exceeded"
+        assert fault["param"] == "messages"
         assert f"context has {gguf_files.CONTEXT}" in fault["message"]
 
 
 def test_an_unknown_model_is_404(llm_server: Server) -> None:
     answer = chat(llm_server, model="nothing")
     assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "model_not_found"
+    fault = answer.json()["error"]
+    assert (fault["code"], fault["param"]) == ("model_not_found", "model")
 
 
 def test_requests_without_the_token_are_refused(llm_server: Server) -> None:
@@ -248,7 +253,9 @@ def test_requests_without_the_token_are_refused(llm_server: Server) -> None:
 def test_a_model_without_a_template_cannot_chat(llm_server: Server) -> None:
     answer = chat(llm_server, model="plain")
     assert answer.status_code == 400
-    assert "no chat template" in answer.json()["error"]["message"]
+    fault = answer.json()["error"]
+    assert "no chat template" in fault["message"]
+    assert fault["param"] == "model"
 
 
 def test_an_answer_ends_at_the_clients_deadline(llm_server: Server) -> None:
@@ -306,7 +313,14 @@ def test_bad_generate_requests_have_tritons_shape(
 
 def test_models_are_listed_for_every_client(llm_server: Server) -> None:
     listed = llm_server.call("GET", "/v1/models").json()
-    assert listed["models"] == ["embedder", "long", "plain", "tiny"]
+    assert listed["models"] == [
+        "caller",
+        "embedder",
+        "long",
+        "plain",
+        "speller",
+        "tiny",
+    ]
     assert [model["id"] for model in listed["data"]] == listed["models"]
     model = llm_server.call("GET", "/v1/models/tiny").json()
     assert model["id"] == "tiny"
@@ -336,7 +350,8 @@ def test_texts_are_embedded_as_numbers_and_base64(llm_server: Server) -> None:
         ({"input": ""}, "empty"),
         ({"input": ["x" * 600_000] * 2}, "characters in all; it has 1200000"),
         ({"input": "x", "encoding_format": "hex"}, "'encoding_format'"),
-        ({"input": "x", "dimensions": 8}, "unknown field 'dimensions'"),
+        ({"input": "x", "dimensions": 8}, "the model's own length"),
+        ({"input": "x", "colour": 8}, "unknown field 'colour'"),
         ({"input": "x", "model": "tiny"}, "no embeddings"),
     ],
 )
@@ -345,7 +360,10 @@ def test_bad_embedding_requests_are_refused(
 ) -> None:
     answer = ask(llm_server, "/v1/embeddings", **{"model": "embedder"} | fields)
     assert answer.status_code == 400
-    assert part in answer.json()["error"]["message"]
+    fault = answer.json()["error"]
+    assert part in fault["message"]
+    (*_, field) = fields
+    assert fault["param"] == field
 
 
 def test_an_embedding_model_does_not_chat(llm_server: Server) -> None:

@@ -197,6 +197,7 @@ def test_bad_requests_get_openais_errors(
     assert code == status
     assert reason in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == next(iter(fields))
 
 
 def test_english_models_translate_nothing(speech_server: Server) -> None:

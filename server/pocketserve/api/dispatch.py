@@ -358,7 +358,7 @@ def failure(
     if route is not None and route.group == OPENAI:
         from pocketserve.api.openai.errors import openai_error
 
-        return openai_error(failure(error, action))
+        return openai_error(failure(error, action), error, route.pattern)
     if isinstance(error, MethodNotAllowedError):
         refusal = error_response(error)
         refusal.headers["Allow"] = ", ".join(error.allowed)

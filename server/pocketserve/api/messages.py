@@ -202,6 +202,7 @@ def query_number(request: ApiRequest, name: str, high: float) -> float:
         raise ApiError(
             ErrorCode.INVALID_PARAMETER,
             f"query parameter {name} must be a number from 0 to {high:g}",
+            field=name,
         )
     return value
 
@@ -269,6 +270,7 @@ def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
         raise ApiError(
             ErrorCode.INVALID_PARAMETER,
             "query parameter priority must be a whole number from 0",
+            field="priority",
         )
     values = {
         "timeout": timeout_us,
@@ -309,7 +311,7 @@ def refuse_unknown_query(request: ApiRequest, *names: str) -> None:
             text = (
                 f"unknown query parameter {name[:64]!r}; known are {', '.join(names)}"
             )
-            raise ApiError(ErrorCode.INVALID_PARAMETER, text)
+            raise ApiError(ErrorCode.INVALID_PARAMETER, text, field=name[:64])
 
 
 def expect_nothing(request: ApiRequest) -> None:

@@ -6,6 +6,7 @@ The layout is that of ggml's ``docs/gguf.md``: little-endian, keys with values, 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ MAX_CONTEXT: Final = 1 << 24
 MAX_WIDTH: Final = 1 << 18
 MAX_HEADS: Final = 1 << 14
 MAX_TEMPLATE_BYTES: Final = 64 * 1024
+TOOLS_TEMPLATE: Final = "tokenizer.chat_template.tool_use"
+"""The key of the template that engines prefer for requests with tools."""
+
+_TOOLS: Final = re.compile(r"\btools\b")
 MAX_DIMENSIONS: Final = 4
 MAX_TEXT: Final = 200
 """Characters of a name or licence that are kept."""
@@ -133,6 +138,7 @@ class GgufHeader:
         head_sizes: values of a head's key, and of its value.
         quantisation: such as ``Q4_K_M``; empty where the file doesn't say.
         template: the chat template, empty where there is none.
+        knows_tools: whether a template of the file writes a request's tools.
         pooling: of an embedding model, such as ``mean``; empty for others.
         parameters: number of weights.
     """
@@ -148,6 +154,7 @@ class GgufHeader:
     head_sizes: tuple[int, int]
     quantisation: str
     template: str
+    knows_tools: bool
     pooling: str
     parameters: int
     file_bytes: int
@@ -378,6 +385,7 @@ def _header(values: Mapping[str, Any], parameters: int, file_bytes: int) -> Gguf
     width = _integer(values, f"{architecture}.embedding_length", 1, MAX_WIDTH)
     context = _integer(values, f"{architecture}.context_length", 1, MAX_CONTEXT)
     attention = _read_attention(values, architecture, layers, width)
+    template = _template(values)
     return GgufHeader(
         architecture=architecture,
         name=_text(values, "general.name"),
@@ -389,7 +397,8 @@ def _header(values: Mapping[str, Any], parameters: int, file_bytes: int) -> Gguf
         kv_values=attention.kv_values,
         head_sizes=attention.head_sizes,
         quantisation=_quantisation(values),
-        template=_template(values),
+        template=template,
+        knows_tools=TOOLS_TEMPLATE in values or _TOOLS.search(template) is not None,
         pooling=_pooling(values, architecture),
         parameters=parameters,
         file_bytes=file_bytes,

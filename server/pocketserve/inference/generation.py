@@ -11,6 +11,7 @@ from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing
+from pocketserve.formats.gguf import GgufHeader
 from pocketserve.inference.embeddings import embed_texts
 from pocketserve.inference.operations import answer_end, check_client, wrong_model
 from pocketserve.inference.payload import GenerationPayload, Prediction, RawPayload
@@ -116,7 +117,7 @@ class GenerationOperation:
             else:
                 events = self._generate(session, deadline)
         except EngineError as error:
-            raise _refusal(error) from error
+            raise _refusal(error, payload) from error
         except EngineTimeoutError as error:
             raise ApiError(
                 ErrorCode.DEADLINE_EXCEEDED,
@@ -224,20 +225,40 @@ def _check_kind(
     name = handle.model.entry.name
     embeds = bool(session.header.pooling)
     if embeds and payload.path != EMBEDDINGS:
-        text = f"{name!r} is an embedding model; ask it at /v1/embeddings"
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        raise _other_model(f"{name!r} is an embedding model; ask it at /v1/embeddings")
     if not embeds and payload.path == EMBEDDINGS:
-        text = f"{name!r} generates text and has no embeddings"
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        raise _other_model(f"{name!r} generates text and has no embeddings")
     if payload.path == CHAT and not session.header.template:
         text = (
             f"{name!r} has no chat template, so it can't chat; ask it at"
             " /v1/completions"
         )
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        raise _other_model(text)
+    _check_effects(name, payload, session.header)
 
 
-def _refusal(error: EngineError) -> ApiError:
+def _check_effects(name: str, payload: GenerationPayload, header: GgufHeader) -> None:
+    """Refuse fields that would have no effect on a model."""
+    if payload.body.get("tools") and not header.knows_tools:
+        text = (
+            f"'tools' has no effect on {name!r}: its chat template doesn't mention"
+            " them; choose a model made for tools"
+        )
+        raise ApiError(ErrorCode.INVALID_REQUEST, text, field="tools")
+    for token in payload.body.get("logit_bias", {}):
+        if int(token) >= header.vocabulary:
+            text = (
+                f"'logit_bias' has the token {token}, but {name!r} has"
+                f" {header.vocabulary} tokens, from 0"
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, text, field="logit_bias")
+
+
+def _other_model(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, text, field="model")
+
+
+def _refusal(error: EngineError, payload: GenerationPayload) -> ApiError:
     """Return the answer to a request that the engine refused."""
     if error.kind == TOO_LONG:
         text = (
@@ -248,5 +269,10 @@ def _refusal(error: EngineError) -> ApiError:
         return ApiError(ErrorCode.CONTEXT_EXCEEDED, text)
     text = excerpt(error, 300)
     if error.status < 500:
-        return ApiError(ErrorCode.INVALID_REQUEST, f"the engine refuses this: {text}")
+        field = None
+        if "JSON schema" in text:
+            field = "response_format" if "response_format" in payload.body else "tools"
+        return ApiError(
+            ErrorCode.INVALID_REQUEST, f"the engine refuses this: {text}", field=field
+        )
     return ApiError(ErrorCode.INFERENCE_FAILED, f"the engine failed: {text}")

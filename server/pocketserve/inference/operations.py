@@ -77,4 +77,5 @@ def wrong_model(handle: ModelHandle, kind: str) -> ApiError:
         ErrorCode.INVALID_REQUEST,
         f"{model.entry.name!r} is not a {kind}: its task is {model.task.name}; GET"
         " /v2/models lists all models",
+        field="model",
     )

@@ -162,6 +162,6 @@ def invalid_input(message: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_INPUT, message)
 
 
-def invalid_parameter(message: str) -> ApiError:
+def invalid_parameter(message: str, field: str | None = None) -> ApiError:
     """Return an error about a request parameter."""
-    return ApiError(ErrorCode.INVALID_PARAMETER, message)
+    return ApiError(ErrorCode.INVALID_PARAMETER, message, field=field)

@@ -41,7 +41,8 @@ class Parameter(NamedTuple):
             )
             value = int(value) if fits and self.kind == "integer" else value
         if not fits or (self.choices and value not in self.choices):
-            raise invalid_parameter(f"parameter {self.name} must be {self._expected()}")
+            text = f"parameter {self.name} must be {self._expected()}"
+            raise invalid_parameter(text, self.name)
         return value
 
     def schema(self) -> dict[str, Any]:

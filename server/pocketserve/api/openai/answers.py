@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from pocketserve.api.messages import ApiResponse, json_response
+from pocketserve.api.openai.logprobs import CompletionLogprobs, chat_logprobs
+from pocketserve.api.openai.tools import ForcedCall
 from pocketserve.inference.generation import Generation
 from pocketserve_wire import strict_json
 
@@ -33,14 +35,18 @@ class _OpenAIAnswer:
     Args:
         fields: the request's.
         created: seconds since 1970.
+        logprobs: alternatives for each token.
     """
 
     prefix = ""
     kind = ""
     part_kind = ""
 
-    def __init__(self, fields: Mapping[str, Any], created: int) -> None:
+    def __init__(
+        self, fields: Mapping[str, Any], created: int, logprobs: int = 0
+    ) -> None:
         options = fields.get("stream_options", {})
+        self._alternatives = logprobs
         self._model: str = fields["model"]
         self._streams = bool(fields.get("stream"))
         self._wants_usage = bool(options.get("include_usage"))
@@ -60,7 +66,7 @@ class _OpenAIAnswer:
 
     def _chunk(self, event: Mapping[str, Any]) -> bytes:
         choices = []
-        for engines_choice in event.get("choices", ()):
+        for engines_choice in self._translate(event).get("choices", ()):
             choice = self._part_choice(engines_choice)
             if choice is not None:
                 choices.append(choice)
@@ -99,11 +105,15 @@ class _OpenAIAnswer:
         usage: Mapping[str, Any] = {}
         for event in events:
             usage = event.get("usage") or usage
-            for part in event.get("choices", ()):
+            for part in self._translate(event).get("choices", ()):
                 if part.get("finish_reason"):
                     choice["finish_reason"] = part["finish_reason"]
                 self._add(choice, part)
         return self._head(self.kind) | {"choices": [choice], "usage": _usage(usage)}
+
+    def _translate(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an event as it is to be read."""
+        return event
 
     def _empty_choice(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -117,11 +127,30 @@ class _OpenAIAnswer:
 
 
 class ChatAnswer(_OpenAIAnswer):
-    """The answer to a chat."""
+    """The answer to a chat.
+
+    Args:
+        call: reads the answer if it must be a call.
+    """
 
     prefix = "chatcmpl"
     kind = "chat.completion"
     part_kind = "chat.completion.chunk"
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        created: int,
+        logprobs: int = 0,
+        call: ForcedCall | None = None,
+    ) -> None:
+        super().__init__(fields, created, logprobs)
+        self._forced_call = call
+
+    def _translate(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._forced_call is None:
+            return event
+        return self._forced_call.translate(event)
 
     def _first_part(self) -> bytes:
         delta = {"role": "assistant", "content": ""}
@@ -132,7 +161,8 @@ class ChatAnswer(_OpenAIAnswer):
         return as_event(chunk)
 
     def _empty_choice(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": ""}
+        content = "" if self._forced_call is None else None
+        message: dict[str, Any] = {"role": "assistant", "content": content}
         return {
             "index": 0,
             "message": message,
@@ -147,22 +177,28 @@ class ChatAnswer(_OpenAIAnswer):
         if is_engines_first and delta.get("content") is None:
             delta.pop("content", None)
         finish_reason = choice.get("finish_reason")
-        if is_engines_first and not delta and finish_reason is None:
+        if not delta and finish_reason is None:
             return None
         part = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        if choice.get("logprobs") is not None:
-            part["logprobs"] = choice["logprobs"]
+        logprobs = chat_logprobs(choice.get("logprobs"), self._alternatives)
+        if logprobs is not None:
+            part["logprobs"] = logprobs
         return part
 
     def _add(self, choice: dict[str, Any], part: Mapping[str, Any]) -> None:
         delta, message = part.get("delta", {}), choice["message"]
         for name in ("content", "reasoning_content"):
             if delta.get(name):
-                message[name] = message.get(name, "") + delta[name]
+                message[name] = (message.get(name) or "") + delta[name]
         for call in delta.get("tool_calls") or ():
             _add_call(message.setdefault("tool_calls", []), call)
-        if part.get("logprobs"):
-            _add_logprobs(choice, part["logprobs"])
+        logprobs = chat_logprobs(part.get("logprobs"), self._alternatives)
+        if logprobs is None:
+            return
+        if choice["logprobs"] is None:
+            choice["logprobs"] = logprobs
+            return
+        choice["logprobs"]["content"] += logprobs["content"]
 
 
 class CompletionAnswer(_OpenAIAnswer):
@@ -172,6 +208,12 @@ class CompletionAnswer(_OpenAIAnswer):
     kind = "text_completion"
     part_kind = "text_completion"
 
+    def __init__(
+        self, fields: Mapping[str, Any], created: int, logprobs: int = 0
+    ) -> None:
+        super().__init__(fields, created, logprobs)
+        self._logprobs = CompletionLogprobs(logprobs, len(fields["prompt"]))
+
     def _empty_choice(self) -> dict[str, Any]:
         return {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
 
@@ -179,13 +221,13 @@ class CompletionAnswer(_OpenAIAnswer):
         return {
             "index": 0,
             "text": choice.get("text") or "",
-            "logprobs": _token_lists(choice.get("logprobs")),
+            "logprobs": self._logprobs.lists(choice.get("logprobs")),
             "finish_reason": choice.get("finish_reason"),
         }
 
     def _add(self, choice: dict[str, Any], part: Mapping[str, Any]) -> None:
         choice["text"] += part.get("text") or ""
-        lists = _token_lists(part.get("logprobs"))
+        lists = self._logprobs.lists(part.get("logprobs"))
         if lists is None:
             return
         if choice["logprobs"] is None:
@@ -211,30 +253,6 @@ def _add_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
     for name, text in (part.get("function") or {}).items():
         if name in call["function"] and text:
             call["function"][name] += text
-
-
-def _add_logprobs(choice: dict[str, Any], logprobs: Mapping[str, Any]) -> None:
-    if choice["logprobs"] is None:
-        choice["logprobs"] = {"content": [], "refusal": None}
-    choice["logprobs"]["content"] += logprobs.get("content") or []
-
-
-def _token_lists(logprobs: Any) -> dict[str, list[Any]] | None:
-    """Return a completion's form of logprobs, which the engine has in a chat's."""
-    if not logprobs:
-        return None
-    tokens = logprobs.get("content") or []
-    tops = []
-    for token in tokens:
-        top = {}
-        for entry in token.get("top_logprobs") or ():
-            top[entry["token"]] = entry["logprob"]
-        tops.append(top)
-    return {
-        "tokens": [token["token"] for token in tokens],
-        "token_logprobs": [token["logprob"] for token in tokens],
-        "top_logprobs": tops,
-    }
 
 
 def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from pocketserve.api.messages import (
     refuse_unknown_query,
     waiting_parameters,
 )
-from pocketserve.api.openai.fields import EMBEDDING_FIELDS, read_fields
+from pocketserve.api.openai.field_table import EMBEDDING_FIELDS
+from pocketserve.api.openai.fields import read_fields
 from pocketserve.api.openai.generate import answer_deadline, request_of_model
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.generation import Generation
@@ -93,7 +94,7 @@ def _vectors(result: Prediction) -> list[Any]:
         for entry in entries:
             if "embedding" not in entry:
                 text = f"{result.model!r} has no embeddings: its task is {result.task}"
-                raise ApiError(ErrorCode.INVALID_REQUEST, text)
+                raise ApiError(ErrorCode.INVALID_REQUEST, text, field="model")
             vectors.append(entry["embedding"])
     return vectors
 

@@ -1,4 +1,4 @@
-"""FieldCheck requests in OpenAI's form: known fields, their types and ranges.
+"""Check requests in OpenAI's form: known fields, their types and ranges.
 
 The engine takes nearly everything and works on it, so that it is checked here.
 """
@@ -17,14 +17,15 @@ MAX_MESSAGES: Final = 1024
 MAX_PARTS: Final = 64
 MAX_STOPS: Final = 16
 MAX_STOP_CHARACTERS: Final = 256
-MAX_TOP_LOGPROBS: Final = 20
 MAX_TOOLS: Final = 128
 MAX_BIASES: Final = 1024
 MAX_SCHEMA_BYTES: Final = 64 * 1024
-MAX_TOKENS: Final = 1 << 24
 MAX_INPUTS: Final = 256
 MAX_INPUT_CHARACTERS: Final = 1_000_000
-MAX_SEED: Final = 2**32 - 1
+MAX_SEED: Final = 2**32 - 2
+"""The engine draws a random seed for the next number."""
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 FieldCheck = Callable[[str, Any], Any]
@@ -33,7 +34,7 @@ FieldCheck = Callable[[str, Any], Any]
 
 def bad_field(field: str, detail: str) -> ApiError:
     """Return an error about a field."""
-    return ApiError(ErrorCode.INVALID_REQUEST, f"{field!r} {detail}")
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{field!r} {detail}", field=field)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def check_single(field: str, value: Any) -> int:
 
 
 def check_small_object(field: str, value: Any) -> dict[str, Any]:
-    """FieldCheck an object that goes to the engine as it is."""
+    """Check an object that goes to the engine as it is."""
     if not isinstance(value, dict):
         raise bad_field(field, f"must be an object, not {json_type(value)}")
     if len(strict_json.dumps(value)) > MAX_SCHEMA_BYTES:
@@ -94,7 +95,7 @@ def check_stop(field: str, value: Any) -> list[str]:
 
 
 def check_bias(field: str, value: Any) -> dict[str, Any]:
-    """FieldCheck numbers that are added to tokens' scores."""
+    """Check numbers that are added to tokens' scores."""
     if not isinstance(value, dict) or len(value) > MAX_BIASES:
         raise bad_field(field, f"must be an object of up to {MAX_BIASES} tokens")
     number = NumberField(-100, 100)
@@ -106,7 +107,7 @@ def check_bias(field: str, value: Any) -> dict[str, Any]:
 
 
 def check_format(field: str, value: Any) -> dict[str, Any]:
-    """FieldCheck ``response_format``."""
+    """Check ``response_format``."""
     content = check_small_object(field, value)
     kind = content.get("type")
     if kind not in ("text", "json_object", "json_schema"):
@@ -115,27 +116,6 @@ def check_format(field: str, value: Any) -> dict[str, Any]:
         check_small_object(f"{field}.json_schema", content.get("json_schema"))
     check_schema(field, content)
     return content
-
-
-def check_tools(field: str, value: Any) -> list[Any]:
-    """FieldCheck the functions that an answer may call."""
-    if not isinstance(value, list) or len(value) > MAX_TOOLS:
-        raise bad_field(field, f"must be a list of up to {MAX_TOOLS} tools")
-    for number, tool in enumerate(value):
-        name = f"{field}[{number}]"
-        check_small_object(name, tool)
-        function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict):
-            raise bad_field(name, "must be a function")
-        check_text(f"{name}.function.name", function.get("name"))
-        check_schema(f"{name}.function", function)
-    return value
-
-
-def check_choice_of_tool(field: str, value: Any) -> Any:
-    if value in ("none", "auto", "required"):
-        return value
-    return check_small_object(field, value)
 
 
 def check_stream_options(field: str, value: Any) -> dict[str, Any]:
@@ -187,7 +167,7 @@ def _content(field: str, value: Any) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("image_url", "input_audio", "file"):
             text = "is a file; language models here take texts only"
-            raise ApiError(ErrorCode.INVALID_INPUT, f"{name!r} {text}")
+            raise ApiError(ErrorCode.INVALID_INPUT, f"{name!r} {text}", field=name)
         if kind not in ("text", "refusal"):
             raise bad_field(name, 'must be {"type": "text", "text": "..."}')
         texts.append(check_text(f"{name}.text", part.get(kind)))
@@ -242,65 +222,20 @@ def check_encoding(field: str, value: Any) -> str:
     return str(value)
 
 
-_PENALTY = NumberField(-2, 2)
-_SAMPLING: Final[Mapping[str, FieldCheck]] = {
-    "model": check_text,
-    "stream": check_flag,
-    "stream_options": check_stream_options,
-    "max_tokens": NumberField(1, MAX_TOKENS, whole=True),
-    "temperature": NumberField(0, 2),
-    "top_p": NumberField(0, 1),
-    "top_k": NumberField(0, 1000, whole=True),
-    "min_p": NumberField(0, 1),
-    "seed": NumberField(0, MAX_SEED, whole=True),
-    "stop": check_stop,
-    "frequency_penalty": _PENALTY,
-    "presence_penalty": _PENALTY,
-    "repeat_penalty": NumberField(0.1, 2),
-    "logit_bias": check_bias,
-    "n": check_single,
-}
-CHAT_FIELDS: Final[Mapping[str, FieldCheck]] = {
-    **_SAMPLING,
-    "messages": check_messages,
-    "max_completion_tokens": NumberField(1, MAX_TOKENS, whole=True),
-    "logprobs": check_flag,
-    "top_logprobs": NumberField(0, MAX_TOP_LOGPROBS, whole=True),
-    "response_format": check_format,
-    "tools": check_tools,
-    "tool_choice": check_choice_of_tool,
-    "parallel_tool_calls": check_flag,
-    "chat_template_kwargs": check_small_object,
-}
-COMPLETION_FIELDS: Final[Mapping[str, FieldCheck]] = {
-    **_SAMPLING,
-    "prompt": check_prompt,
-    "logprobs": NumberField(0, 5, whole=True),
-    "best_of": check_single,
-}
-EMBEDDING_FIELDS: Final[Mapping[str, FieldCheck]] = {
-    "model": check_text,
-    "input": check_inputs,
-    "encoding_format": check_encoding,
-}
-IGNORED: Final = frozenset(
-    (
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "reasoning_effort",
-        "verbosity",
-    )
-)
-"""Fields for OpenAI's own service, which clients may send."""
+def check_modalities(field: str, value: Any) -> None:
+    if value != ["text"]:
+        raise bad_field(field, 'must be ["text"]')
 
-OWN: Final = frozenset(
-    ("model", "n", "best_of", "stream_options", "max_completion_tokens")
-)
-"""Fields that the engine doesn't get."""
+
+def check_effort(field: str, value: Any) -> str:
+    if value not in EFFORTS:
+        raise bad_field(field, f"must be one of {', '.join(EFFORTS)}")
+    return str(value)
+
+
+def check_no_echo(field: str, value: Any) -> None:
+    if check_flag(field, value):
+        raise bad_field(field, "must be false: the answer holds the new text only")
 
 
 def read_fields(
@@ -308,18 +243,18 @@ def read_fields(
     checks: Mapping[str, FieldCheck],
     required: tuple[str, ...],
 ) -> dict[str, Any]:
-    """FieldCheck a request and return its fields without those that are null.
+    """Check a request and return its fields without those that are null.
 
     Raises:
         ApiError: INVALID_REQUEST, with the name of the field.
     """
     fields = {}
     for name, value in content.items():
-        if name in IGNORED or value is None:
+        if value is None:
             continue
         check = checks.get(name)
         if check is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, _unknown(name, checks))
+            raise _unknown(name, checks)
         fields[name] = check(name, value)
     for name in required:
         if name not in fields:
@@ -327,7 +262,6 @@ def read_fields(
     return fields
 
 
-def _unknown(name: str, checks: Mapping[str, FieldCheck]) -> str:
-    if name == "echo":
-        return "'echo' is not supported: the answer holds the new text only"
-    return f"unknown field {name!r:.80}; known are {', '.join(sorted(checks))}"
+def _unknown(name: str, checks: Mapping[str, FieldCheck]) -> ApiError:
+    text = f"unknown field {name!r:.80}; known are {', '.join(sorted(checks))}"
+    return ApiError(ErrorCode.INVALID_REQUEST, text, field=name[:80])

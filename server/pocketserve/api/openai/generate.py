@@ -15,14 +15,14 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.api.openai.answers import ChatAnswer, CompletionAnswer, EventAnswer
-from pocketserve.api.openai.fields import (
+from pocketserve.api.openai.field_table import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
-    OWN,
-    FieldCheck,
-    bad_field,
-    read_fields,
+    NOT_FOR_ENGINE,
 )
+from pocketserve.api.openai.fields import FieldCheck, bad_field, read_fields
+from pocketserve.api.openai.logprobs import ask_for_chat, ask_for_completion
+from pocketserve.api.openai.tools import ForcedCall, apply_choice
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import GenerationPayload
 from pocketserve.service import Service
@@ -39,16 +39,18 @@ def chat_completion(service: Service, request: ApiRequest) -> InferenceCall:
     known_limits = [limit for limit in limits if limit is not None]
     if known_limits:
         fields["max_tokens"] = min(known_limits)
-    if "top_logprobs" in fields and not fields.get("logprobs"):
-        raise bad_field("top_logprobs", "needs logprobs: true")
-    answer = ChatAnswer(fields, int(time.time()))
+    _apply_effort(fields)
+    logprobs = ask_for_chat(fields)
+    call = ForcedCall() if apply_choice(fields) else None
+    answer = ChatAnswer(fields, int(time.time()), logprobs, call)
     return _generate(service, request, CHAT, fields, answer)
 
 
 def completion(service: Service, request: ApiRequest) -> InferenceCall:
     """Complete a text as it is; with ``"stream": true`` piece by piece."""
     fields = _read(request, COMPLETION_FIELDS, ("model", "prompt"))
-    answer = CompletionAnswer(fields, int(time.time()))
+    logprobs = ask_for_completion(fields)
+    answer = CompletionAnswer(fields, int(time.time()), logprobs)
     return _generate(service, request, COMPLETIONS, fields, answer)
 
 
@@ -56,7 +58,18 @@ def _read(
     request: ApiRequest, checks: Mapping[str, FieldCheck], required: tuple[str, ...]
 ) -> dict[str, Any]:
     refuse_unknown_query(request, *WAITING_QUERY)
-    return read_fields(strict_json.loads_object(request.body), checks, required)
+    fields = read_fields(strict_json.loads_object(request.body), checks, required)
+    if "stream_options" in fields and not fields.get("stream"):
+        raise bad_field("stream_options", "needs stream: true")
+    return fields
+
+
+def _apply_effort(fields: dict[str, Any]) -> None:
+    """Hand ``reasoning_effort`` to the template of a model that knows it."""
+    effort = fields.pop("reasoning_effort", None)
+    if effort is not None:
+        options = fields.get("chat_template_kwargs", {})
+        fields["chat_template_kwargs"] = {"reasoning_effort": effort} | options
 
 
 def _generate(
@@ -66,7 +79,7 @@ def _generate(
     fields: Mapping[str, Any],
     answer: EventAnswer,
 ) -> InferenceCall:
-    body = {name: value for name, value in fields.items() if name not in OWN}
+    body = {name: value for name, value in fields.items() if name not in NOT_FOR_ENGINE}
     if request.parts is None:
         body.pop("stream", None)
     waiting = waiting_parameters(request)

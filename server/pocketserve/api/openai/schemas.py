@@ -104,4 +104,5 @@ def _number(digits: str) -> int:
 
 
 def _too_large(place: str, detail: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_REQUEST, f"'{place:.200}' {detail}")
+    path = f"{place:.200}"
+    return ApiError(ErrorCode.INVALID_REQUEST, f"'{path}' {detail}", field=path)

@@ -16,9 +16,8 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.api.openai.answers import EVENT_STREAM, as_event
+from pocketserve.api.openai.field_table import COMPLETION_FIELDS, NOT_FOR_ENGINE
 from pocketserve.api.openai.fields import (
-    COMPLETION_FIELDS,
-    OWN,
     FieldCheck,
     bad_field,
     check_prompt,
@@ -39,7 +38,7 @@ _BODY: Final[Mapping[str, FieldCheck]] = {
 _PARAMETERS: Final[Mapping[str, FieldCheck]] = {
     name: check
     for name, check in COMPLETION_FIELDS.items()
-    if name not in OWN and name not in ("prompt", "logprobs")
+    if name not in NOT_FOR_ENGINE and name not in ("prompt", "logprobs", "suffix")
 }
 
 

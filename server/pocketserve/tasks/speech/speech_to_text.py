@@ -136,11 +136,13 @@ class SpeechToText:
         if language:
             language = language_code(language)
             if language not in self.languages:
-                raise invalid_parameter(self._unknown_language(language))
+                text = self._unknown_language(language)
+                raise invalid_parameter(text, "language")
         task = values.get("speech_task", options.task)
         if task == TRANSLATE and TRANSLATE not in self._tokens.tasks:
             raise invalid_parameter(
-                "this model only transcribes; translating needs a multilingual model"
+                "this model only transcribes; translating needs a multilingual model",
+                "model",
             )
         return TranscribeOptions(
             language=language or None,
