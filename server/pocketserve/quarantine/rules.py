@@ -131,6 +131,22 @@ def rules_of_engine(model: Path, program: str, folder: Path) -> dict[str, list[s
     }
 
 
+def rules_of_program(program: str) -> dict[str, list[str]]:
+    """Return the paths that a program and its libraries need, by permission.
+
+    Args:
+        program: its path.
+    """
+    real = os.path.realpath(program)
+    # In Termux, programs and libraries are beside each other, outside system folders.
+    libraries = os.path.join(os.path.dirname(os.path.dirname(program)), "lib")
+    return {
+        "read": [*_FACTS, *_SYSTEM, libraries],
+        "execute": [real, *_loader(real)],
+        "device": ["/dev/null", "/dev/zero"],
+    }
+
+
 def _model_paths(
     entry: ModelEntry, version: VersionEntry, source: ModelSource
 ) -> list[Path]:
@@ -247,7 +263,12 @@ def _node() -> Iterator[str]:
     if node is None:
         return
     yield os.path.realpath(node)
-    with open(node, "rb") as file:
+    yield from _loader(node)
+
+
+def _loader(program: str) -> Iterator[str]:
+    """Yield the dynamic loader of a program, if it needs one."""
+    with open(program, "rb") as file:
         loader = _LOADER.search(file.read(4096))
     if loader is not None:
         yield os.path.realpath(os.fsdecode(loader[0]))

@@ -1,4 +1,4 @@
-"""Name unsupported sound files by their first bytes.
+"""Name sound files other than WAV by their first bytes.
 
 They are the formats that phones and browsers record. Sources: ISO/IEC 14496-12 for
 ``ftyp``, RFC 4867 for AMR, RFC 8794 for EBML, RFC 3533 for Ogg, ISO/IEC 11172-3 for the
@@ -22,6 +22,23 @@ STARTS: Final = (
     (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "WMA"),
     (b"wvpk", "WavPack"),
 )
+CONTAINERS: Final = {
+    "MPEG-4 (m4a, mp4)": "mov",
+    "QuickTime": "mov",
+    "3GP": "mov",
+    "AMR": "amr",
+    "WebM or Matroska": "matroska",
+    "Ogg": "ogg",
+    "Ogg (Opus)": "ogg",
+    "MP3": "mp3",
+    "MP2": "mp3",
+    "AAC": "aac",
+    "FLAC": "flac",
+    "AIFF": "aiff",
+    "CAF": "caf",
+}
+"""ffmpeg's names of the formats that it may read, by the kind of file."""
+
 MPEG_SYNC: Final = 0xE0  # of the second byte of a frame of MPEG audio
 LAYERS: Final = {0: "AAC", 1: "MP3", 2: "MP2"}  # by the layer's bits in it
 RESERVED: Final = 3  # bits of a sampling rate that no frame has

@@ -11,7 +11,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata_parts import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
-from pocketserve.tasks.audio.containers import container_of
+from pocketserve.tasks.audio.containers import CONTAINERS, container_of
 from pocketserve.tasks.audio.feature_extractor import (
     FeatureExtractor,
     feature_extractor,
@@ -225,7 +225,8 @@ class SoundInput:
         if self._features is not None:
             steps = f"{steps}; {self._features.describe()}"
         return {
-            "input": "a sound: WAV, or raw samples with ?format=pcm16&rate=&channels=",
+            "input": "a sound: WAV, m4a and others with ffmpeg, or raw samples with"
+            " ?format=pcm16&rate=&channels=",
             "preprocessing": steps,
             "content_type": "audio/wav",
             "example": "sound.wav",
@@ -268,10 +269,21 @@ class SoundInput:
         elif arrays.first_sign(body) == b"[":
             reals = _reals(_listed(body))
         else:
-            raise _unknown_kind(body)
+            return self._decode_container(body)
         channels = 1 if reals.ndim == 1 else max(1, reals.shape[1])
         form = wav.SampleFormat(wav.FLOAT, channels, rate, 8)
         return wav.decode(memoryview(reals.tobytes()), form, limit, mono=mono)
+
+    def _decode_container(self, body: memoryview) -> wav.Sound:
+        """Decode a compressed recording, already at the model's rate."""
+        kind = container_of(body)
+        if kind not in CONTAINERS:
+            raise _unknown_kind(body, kind)
+        from pocketserve.tasks.audio.ffmpeg import read_sound  # late: few need it
+
+        return read_sound(
+            body, kind, self._rate, self._channels, self.options.max_seconds
+        )
 
 
 def _sampling_rate(
@@ -313,14 +325,13 @@ def _rate_array(spec: TensorSpec, rate: int) -> Array:
     return np.full(shape, rate, kind)
 
 
-def _unknown_kind(body: memoryview) -> ApiError:
+def _unknown_kind(body: memoryview, container: str) -> ApiError:
     """Return the error about a body that is not a sound, or of an unsupported kind."""
     from pocketserve.tasks.encoded import base64_hint  # late: only errors need it
 
-    container = container_of(body)
     kind = "no WAV file"
     if container:
-        kind = f"a file of kind {container}, which is not decoded here"
+        kind = f"a file of kind {container}, which can't be decoded"
     return invalid_input(
         f"the body is {kind}; send WAV, or raw samples with format=pcm16, rate and "
         f"channels as parameters{base64_hint(body)}"

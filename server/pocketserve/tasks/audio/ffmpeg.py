@@ -1,0 +1,210 @@
+"""Decode the recordings of phones and browsers with ffmpeg, in a confined process.
+
+The file is the standard input, as a file without a name: phones write the index of an
+m4a at its end, which a pipe can't seek to. ffmpeg may read nothing else: ``fd`` is the
+only protocol, and the format is that of the first bytes, because playlists name other
+files. Source: ffmpeg's documentation of formats and protocols.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Final
+
+from pocketserve.child.log import ChildLog
+from pocketserve.child.process import Child, Streams, describe_end
+from pocketserve.quarantine.rules import rules_of_program
+from pocketserve.tasks.audio import wav
+from pocketserve.tasks.audio.containers import CONTAINERS
+from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.cancellation import checkpoint, hold_bytes
+from pocketserve_wire import ApiError, ErrorCode
+
+DECODERS: Final = (
+    "aac,aac_fixed,alac,amrnb,amrwb,libopencore_amrnb,libopencore_amrwb,opus,libopus,"
+    "vorbis,libvorbis,mp1,mp1float,mp2,mp2float,mp3,mp3float,flac,pcm_s8,pcm_u8,"
+    "pcm_s16be,pcm_s16le,pcm_s24be,pcm_s24le,pcm_s32be,pcm_s32le,pcm_f32be,pcm_f32le,"
+    "pcm_f64be,pcm_f64le,pcm_alaw,pcm_mulaw"
+)
+"""Decoders that may run: those of sound only."""
+
+INSTALL: Final = "pkg install ffmpeg in Termux, else from ffmpeg.org"
+TOO_OLD: Final = "Protocol not found"
+"""What ffmpeg before version 6 says about ``fd:``."""
+
+WIDTH: Final = 2  # bytes of a decoded sample
+BYTES_PER_SAMPLE: Final = WIDTH + 4  # with its real number
+MAX_CHILDREN: Final = 2
+CHILD_S: Final = 120
+CPU_S: Final = 60
+DATA_BYTES: Final = 512 << 20
+POLL_S: Final = 0.1
+CHUNK_BYTES: Final = 1 << 16
+REASON_CHARACTERS: Final = 160
+
+_places = threading.BoundedSemaphore(MAX_CHILDREN)
+
+
+def read_sound(
+    body: memoryview, kind: str, rate: int, channels: int, max_seconds: float
+) -> wav.Sound:
+    """Decode a recording.
+
+    Args:
+        kind: one of CONTAINERS.
+        rate, channels: of the result.
+        max_seconds: a longer recording is refused.
+
+    Raises:
+        ApiError: INVALID_INPUT if ffmpeg is missing, or can't read the recording;
+            QUEUE_FULL if others are decoded for too long.
+    """
+    program = shutil.which("ffmpeg")
+    if program is None:
+        raise invalid_input(
+            f"the body is a file of kind {kind}, for which the server needs ffmpeg:"
+            f" {INSTALL}; or send WAV"
+        )
+    frames = min(int(max_seconds * rate), wav.MAX_FRAMES) + 1
+    hold_bytes(frames * channels * BYTES_PER_SAMPLE)
+    command = _command(program, CONTAINERS[kind], rate, channels, frames / rate)
+    _take_place()
+    try:
+        samples = _run(command, body, kind, frames * channels * WIDTH)
+    finally:
+        _places.release()
+    form = wav.SampleFormat(wav.PCM, channels, rate, WIDTH)
+    return wav.decode(memoryview(samples), form, max_seconds, mono=channels == 1)
+
+
+def _command(
+    program: str, demuxer: str, rate: int, channels: int, seconds: float
+) -> list[str]:
+    options = "-nostdin -hide_banner -v error -protocol_whitelist fd -threads 1"
+    streams = "-i fd: -map 0:a:0 -vn -sn -dn"
+    return [
+        os.path.realpath(program),
+        *options.split(),
+        "-codec_whitelist",
+        DECODERS,
+        "-format_whitelist",
+        demuxer,
+        "-f",
+        demuxer,
+        *streams.split(),
+        *f"-t {seconds:.6f} -ac {channels} -ar {rate} -f s16le pipe:1".split(),
+    ]
+
+
+def _take_place() -> None:
+    """Wait until fewer than MAX_CHILDREN run."""
+    deadline = time.monotonic() + CHILD_S
+    while not _places.acquire(timeout=POLL_S):
+        checkpoint()
+        if time.monotonic() > deadline:
+            raise ApiError(
+                ErrorCode.QUEUE_FULL,
+                "other recordings are still being decoded; try again later",
+                retry_after_s=1,
+            )
+
+
+def _run(command: list[str], body: memoryview, kind: str, max_bytes: int) -> bytearray:
+    """Return the samples that ffmpeg writes."""
+    log = ChildLog()
+    try:
+        child = _start(command, body, log)
+        try:
+            samples = _read(child, kind, max_bytes)
+            # Its output has ended, but it may not.
+            is_over = len(samples) > max_bytes
+            code = 0 if is_over else child.process.wait(CHILD_S)
+        except subprocess.TimeoutExpired:
+            raise _took_too_long(kind) from None
+        finally:
+            child.end()
+        if code or not samples:
+            line = log.last_line()
+            if code < 0:
+                line = f"ffmpeg ended with {describe_end(code)}"
+            raise _unreadable(kind, line)
+    finally:
+        log.close()
+    return samples
+
+
+def _start(command: list[str], body: memoryview, log: ChildLog) -> Child:
+    request = {
+        "command": command,
+        "rules": rules_of_program(command[0]),
+        "data_limit": DATA_BYTES,
+        "cpu_seconds": CPU_S,
+        "seconds": CHILD_S,
+    }
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    module = "pocketserve.quarantine.confined_program"
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(body)
+            file.flush()
+            file.seek(0)
+            return Child(
+                [sys.executable, "-P", "-m", module, json.dumps(request)],
+                Streams(file, subprocess.PIPE, log.file),
+                environment={"PYTHONPATH": path},
+            )
+    except OSError as error:
+        raise ApiError(
+            ErrorCode.INFERENCE_FAILED,
+            f"the recording can't be decoded now: {error.strerror}; try again later",
+        ) from None
+
+
+def _read(child: Child, kind: str, max_bytes: int) -> bytearray:
+    """Return the child's output, one byte more than allowed at most."""
+    assert child.process.stdout is not None
+    descriptor = child.process.stdout.fileno()
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + CHILD_S
+    samples = bytearray()
+    while len(samples) <= max_bytes:
+        checkpoint()
+        if time.monotonic() > deadline:
+            raise _took_too_long(kind)
+        if not poll.poll(POLL_S * 1000):
+            continue
+        chunk = os.read(descriptor, CHUNK_BYTES)
+        if not chunk:
+            break
+        samples += chunk
+    return samples
+
+
+def _took_too_long(kind: str) -> ApiError:
+    return invalid_input(
+        f"the {kind} file took more than {CHILD_S} seconds to decode; send it in parts"
+    )
+
+
+def _unreadable(kind: str, line: str) -> ApiError:
+    """Return the error about a file that ffmpeg refuses."""
+    if TOO_OLD in line:
+        return invalid_input(
+            f"the body is a file of kind {kind}, for which the server's ffmpeg is too"
+            " old: it needs version 6 or newer; or send WAV"
+        )
+    printable = "".join(letter for letter in line if letter.isprintable())
+    reason = printable[-REASON_CHARACTERS:].strip() or "it has no sound"
+    return invalid_input(
+        f"the {kind} file can't be decoded: {reason}; save the recording again, or"
+        " send WAV"
+    )
