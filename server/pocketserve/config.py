@@ -91,9 +91,8 @@ def _setting(
 
 def default_state_dir() -> Path:
     """Return the folder for state that survives restarts."""
-    shell = os.environ.get("SHELL") or os.environ.get(
-        "PREFIX"
-    )  # without one, Android apps have folders of their own
+    # Without a home folder, Android apps have folders of their own.
+    shell = os.environ.get("SHELL") or os.environ.get("PREFIX")
     if (
         sys.platform in ("linux", "android")
         and shell
@@ -438,7 +437,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
         ValueError,
         OverflowError,
         RuntimeError,
-    ):  # too large for a float; the home of an unknown user
+    ):
+        # Too large for a float, or the home of an unknown user.
         raise ConfigError(f"{source} must be {expected}, not {value!r}") from None
 
 

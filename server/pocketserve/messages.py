@@ -18,7 +18,7 @@ LOADS_ANEW = "its files changed, and are loaded in the background"
 """Follows :data:`SERVES_ON` if the changed files are still to be loaded."""
 
 PENDING = "pending: "
-"""Start of the reason of a version that is to become the default, but is not loaded yet."""
+"""Start of the reason of a future default version that is not loaded yet."""
 
 _ADDRESS = r" at 0x[0-9a-fA-F]+"
 

@@ -214,9 +214,8 @@ class _Server:
         if not self._service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
             self.unfinished = True
             log.warning("requests were still running when the drain time was over")
-        flushed = (
-            threading.Event()
-        )  # never set: it only paces the wait for slow readers
+        # Never set; it only paces the wait for slow readers.
+        flushed = threading.Event()
         while self._http.pending_output() and time.monotonic() < deadline:
             flushed.wait(0.01)
         if self._sockets is not None:

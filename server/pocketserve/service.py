@@ -566,9 +566,8 @@ class Service:
         # Another version may answer in place of one that can't be loaded.
         version = handle.model.version.name
         call.statistics = self.engine.statistics(call.model, version)
-        call.started_ns = (
-            time.perf_counter_ns()
-        )  # to load the model is not the request's work
+        # Loading the model is not part of the request's time.
+        call.started_ns = time.perf_counter_ns()
         return call.start(handle, self.decode_budget)
 
     def _renew(self, call: InferenceCall) -> Job | None:
@@ -603,10 +602,11 @@ class Service:
         if record is None:
             entry, version_entry = self._resolve(name, version)
             record = self.engine.record(entry.name, version_entry.name)
+            # Other spellings, such as 0001, are unlimited in number.
             if version in (
                 None,
                 version_entry.name,
-            ):  # other spellings, such as 0001, are without end
+            ):
                 targets[name, version] = record
         return record
 

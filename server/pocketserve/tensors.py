@@ -188,9 +188,8 @@ def random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
         return random.random(shape, np.float32).astype(dtype)
     if dtype == np.uint8:
         return random.integers(0, 256, shape, np.uint8)
-    return random.integers(0, 2, shape).astype(
-        dtype
-    )  # indices, such as tokens: small ones are always good
+    # Integers may be indices, such as tokens; small ones are always valid.
+    return random.integers(0, 2, shape).astype(dtype)
 
 
 def byte_size(spec: TensorSpec) -> int:

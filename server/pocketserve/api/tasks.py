@@ -80,10 +80,11 @@ def _elements(request: InferRequest, is_base64: bool) -> list[memoryview]:
         )
     tensor, data = tensors[0], tensors[0].data
     assert not isinstance(data, memoryview)  # BYTES are a list
+    # late: few requests have files
     from pocketserve.tasks.encoded import (
         MAX_INPUTS,
         decode_file,
-    )  # late: few requests hold files
+    )
 
     if not 0 < len(data) <= MAX_INPUTS:
         fault = f"the input holds 1 to {MAX_INPUTS} elements, the raw bytes; it has {len(data)}"

@@ -292,11 +292,12 @@ def _by_feature(values: Any, rows: bool, bound: Bindings, task: Task) -> Any:
     first = values[0] if rows and isinstance(values, list) and values else values
     if not _is_named(first) or any(name in bound.by_name for name in first):
         return values
+    # late, as above
     from pocketserve.inference.columns import (
         matrix_features,
         rows_of_columns,
         rows_of_objects,
-    )  # late, as above
+    )
 
     features = matrix_features(task, bound)
     if not features:

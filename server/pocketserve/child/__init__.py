@@ -1,1 +1,1 @@
-"""Child processes: started, limited, talked to, and ended with all that they started."""
+"""Run child processes within limits, and end all of their descendants."""

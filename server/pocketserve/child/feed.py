@@ -1,4 +1,4 @@
-"""The input of a child process, which may be longer than a pipe holds."""
+"""Write a child process's input, which may exceed a pipe's buffer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO
 
 
 class PipeFeed:
-    """Writes data into a pipe as far as it has room, and closes it at the end.
+    """Writes data into a pipe without blocking; closes it at the end.
 
     A child that reads no more is no error: its exit code tells the reason.
     """

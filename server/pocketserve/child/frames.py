@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class FrameError(ValueError):
-    """A frame that is too large or no JSON object; the text is one sentence."""
+    """A frame is too large or no JSON object."""
 
 
 class ChildFrame(NamedTuple):
@@ -30,7 +30,7 @@ class ChildFrame(NamedTuple):
 
 
 class FramePipe:
-    """Reads and writes frames; each call may have a deadline on the monotonic clock.
+    """Reads and writes frames, with optional deadlines on the monotonic clock.
 
     Calls raise TimeoutError at the deadline, BrokenPipeError or another OSError if the
     other process has ended, and FrameError.
@@ -100,7 +100,7 @@ class FramePipe:
 
 
 def _await(descriptor: int, event: int, deadline: float | None) -> None:
-    """Wait until a descriptor is ready; raise TimeoutError at the deadline."""
+    """Wait for a descriptor; raise TimeoutError at the deadline."""
     poll = select.poll()
     poll.register(descriptor, event)
     timeout_ms = None

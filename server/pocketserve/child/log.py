@@ -1,4 +1,4 @@
-"""The output of a child process, of which only the end is kept."""
+"""Keep the end of a child process's output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import IO
 
 MAX_BYTES = 1 << 20
 KEPT_BYTES = 64 * 1024
-"""What is kept of a log that has grown beyond MAX_BYTES."""
+"""Bytes that stay of a log larger than MAX_BYTES."""
 
 CUT_ATTEMPTS = 8
 """Attempts to read a growing log before it is cut anyway."""
 
 
 class ChildLog:
-    """A file that a child appends to; without a path it has no name and is temporary."""
+    """A file for a child's output, temporary without a path."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.file: IO[bytes]

@@ -41,7 +41,7 @@ def memory_of(pid: int) -> dict[str, int] | None:
 
 
 def resident_bytes(pid: int, *, descendants: bool = True) -> int:
-    """Return the resident memory of a process, by default with its descendants.
+    """Return a process's resident memory, by default with its descendants.
 
     Processes that have ended, or that the system hides, count nothing.
     """

@@ -1,4 +1,4 @@
-"""A child process: its start, its limits, and its end with all that it started."""
+"""Start a child process, limit it, and end it with its descendants."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """True until it has ended; the rest of its session is ended then."""
+        """Whether the process runs. After its end, ends its session."""
         is_running = self.process.poll() is None
         if not is_running:
             self._end_session()
@@ -100,7 +100,7 @@ class Child:
     def wait(
         self, limits: Limits, tick: Callable[[], None] = lambda: None
     ) -> Exceeded | None:
-        """Wait for the end; return the limit that was exceeded, or None.
+        """Wait for the end; return the exceeded limit, or None.
 
         Args:
             tick: called between two measurements.
@@ -119,7 +119,7 @@ class Child:
                 return Exceeded.MEMORY
 
     def kill(self) -> None:
-        """End it and all that it started at once; any thread may do so."""
+        """End the process and its descendants at once; thread-safe."""
         # Once it has ended, its descendants cannot be told from other processes.
         descendants = descendants_of(self.pid) if self.is_running else []
         self._end_session()
@@ -128,7 +128,7 @@ class Child:
                 os.kill(descendant, signal.SIGKILL)
 
     def end(self, grace_s: float = 0.0) -> int:
-        """End it and all that it started, and close its pipes; return its exit code.
+        """End the process and its descendants; return the exit code.
 
         Args:
             grace_s: seconds between SIGTERM and SIGKILL; 0 for SIGKILL at once.
@@ -163,7 +163,7 @@ def running(
     folder: Path | None = None,
     grace_s: float = 0.0,
 ) -> Iterator[Child]:
-    """Run a child process, which ends with the block at latest.
+    """Run a child process, at most until the block's end.
 
     Args:
         grace_s: as of :meth:`Child.end`.
@@ -179,7 +179,7 @@ def running(
 
 
 def describe_end(exit_code: int) -> str:
-    """Return the end of a process in words, such as ``signal SIGKILL``."""
+    """Describe the end of a process, such as ``signal SIGKILL``."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     return f"signal {signal_name(exit_code).removeprefix('signal ')}"

@@ -25,24 +25,27 @@ OLDEST_TIME = 1_735_689_600.0  # 2025-01-01: an earlier time was never set
 def check_cores(device: Device) -> Iterator[Finding]:
     """Compare all cores with those that are usable."""
     cores = _all_cores(device)
-    speeds = {core: top_speed_khz(core, device.root / CPUS) for core in cores}
+    speeds = {}
+    for core in cores:
+        speeds[core] = top_speed_khz(core, device.root / CPUS)
     groups = Counter(speed for speed in speeds.values() if speed is not None)
     sentence = (
         f"{plural(len(cores), 'core')} ({_describe_speeds(groups)}); "
         f"this process may use {len(device.cores)} now"
     )
     usable = [speeds.get(core) or 0 for core in device.cores]
-    if 0 < max(usable, default=0) < max(groups, default=0):
+    fastest_usable = max(usable, default=0)
+    if 0 < fastest_usable < max(groups, default=0):
         yield warning(
             "cores",
             f"{sentence}, none of them a fastest one, for Termux is in the background",
             "bring Termux to the front, and set its battery use to Unrestricted in "
             "Android's settings",
         )
-    else:
-        fast = count_fast(device.cores, speeds.get)
-        noun = "fast one" if fast == 1 else f"{fast} fast ones"
-        yield ok("cores", f"{sentence}, and one inference uses the {noun}")
+        return
+    fast = count_fast(device.cores, speeds.get)
+    noun = "fast one" if fast == 1 else f"{fast} fast ones"
+    yield ok("cores", f"{sentence}, and one inference uses the {noun}")
 
 
 def _all_cores(device: Device) -> list[int]:
@@ -65,16 +68,18 @@ def _describe_speeds(groups: Counter[int]) -> str:
 
 def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
     """Check the available memory, and the models' share of it."""
+    budget = 0
+    if settings.config is not None:
+        budget = settings.config.memory_budget
     available = readable_memory(device.root / "proc/meminfo")
-    budget = settings.config.memory_budget if settings.config is not None else 0
-    if available is None:
-        yield warning(
-            "memory",
-            "the system does not tell how much memory is available: 1.0 GB is assumed",
-            "export POCKETSERVE_MEMORY_BUDGET=512M",
-        )
-    else:
+    if available is not None:
         yield _judge_memory(available, budget)
+        return
+    yield warning(
+        "memory",
+        "the system does not tell how much memory is available: 1.0 GB is assumed",
+        "export POCKETSERVE_MEMORY_BUDGET=512M",
+    )
 
 
 def _judge_memory(available: int, budget: int) -> Finding:
@@ -97,13 +102,13 @@ def check_disk(device: Device, config: Config) -> Iterator[Finding]:
     free = device.free_disk(folder)
     if free >= LITTLE_DISK:
         yield ok("disk", f"{_size(free)} are free in {folder}")
-    else:
-        fault = problem if free < NO_DISK else warning
-        yield fault(
-            "disk",
-            f"only {_size(free)} are free in {folder}",
-            "delete something: du -sh ~/* | sort -h",
-        )
+        return
+    fault = problem if free < NO_DISK else warning
+    yield fault(
+        "disk",
+        f"only {_size(free)} are free in {folder}",
+        "delete something: du -sh ~/* | sort -h",
+    )
 
 
 def check_clock(device: Device) -> Iterator[Finding]:
@@ -120,4 +125,6 @@ def check_clock(device: Device) -> Iterator[Finding]:
 
 
 def _size(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB"

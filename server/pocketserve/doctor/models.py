@@ -203,22 +203,27 @@ def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
     from pocketserve.quarantine.verdicts import VerdictStore
     from pocketserve.runtimes.base import ModelLoadError
 
-    bad = VerdictStore(state_dir / "verdicts.json").rejections()
+    verdicts = VerdictStore(state_dir / "verdicts.json")
+    bad = verdicts.rejections()
     if not bad:
         return
     yield {"quarantined": len(bad)}
-    kinds = {key.partition(":")[0] for key in bad}
+    formats = {key.partition(":")[0] for key in bad}
     quarantine = Quarantine(state_dir, TrialLimits())
     for entry, version in _usable_versions(models):
-        if version.format.name not in kinds:
+        if version.format.name not in formats:
             continue
         try:
             key = quarantine.key(entry, version)
         except ModelLoadError:
             continue
-        if key in bad:
-            reason = bad[key].reason
-            yield {"name": entry.name, "version": version.name, "reason": reason}
+        if key not in bad:
+            continue
+        yield {
+            "name": entry.name,
+            "version": version.name,
+            "reason": bad[key].reason,
+        }
 
 
 def _usable_versions(models: Models) -> Iterator[tuple[ModelEntry, VersionEntry]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
@@ -62,12 +63,18 @@ def _fault(device: Device, host: str, name: str, port: int, code: int) -> Findin
     return _port_in_use(sentence, _holder(device, port), other)
 
 
-def _port_in_use(sentence: str, holder: tuple[str, str] | None, other: str) -> Finding:
+class _PortHolder(NamedTuple):
+    """A process that listens on a port."""
+
+    pid: str
+    program: str
+
+
+def _port_in_use(sentence: str, holder: _PortHolder | None, other: str) -> Finding:
     if holder is None:
         return problem("ports", f"{sentence} another app", other)
-    pid, program = holder
-    sentence += f" {program} (process {pid})"
-    return problem("ports", sentence, f"kill {pid}, or {other}")
+    sentence += f" {holder.program} (process {holder.pid})"
+    return problem("ports", sentence, f"kill {holder.pid}, or {other}")
 
 
 def _bind_error(host: str, port: int) -> int | None:
@@ -84,7 +91,7 @@ def _bind_error(host: str, port: int) -> int | None:
     return None
 
 
-def _holder(device: Device, port: int) -> tuple[str, str] | None:
+def _holder(device: Device, port: int) -> _PortHolder | None:
     """Return the process that listens on a port, if visible."""
     sockets = set()
     for name, number in listeners(device.read).items():
@@ -93,13 +100,23 @@ def _holder(device: Device, port: int) -> tuple[str, str] | None:
     if not sockets:
         return None
     for folder in sorted((device.root / "proc").glob("[0-9]*/fd")):
-        try:
-            if any(os.readlink(entry) in sockets for entry in folder.iterdir()):
-                pid = folder.parent.name
-                return pid, device.read(f"proc/{pid}/comm").strip() or "a program"
-        except OSError:
+        if not _has_any(folder, sockets):
             continue
+        pid = folder.parent.name
+        program = device.read(f"proc/{pid}/comm").strip()
+        return _PortHolder(pid, program or "a program")
     return None
+
+
+def _has_any(folder: Path, sockets: Set[str]) -> bool:
+    """Return whether a process's open files include one of the sockets."""
+    try:
+        for entry in folder.iterdir():
+            if os.readlink(entry) in sockets:
+                return True
+    except OSError:  # a process that ended, or one of another user
+        return False
+    return False
 
 
 def listeners(read: Callable[[str], str]) -> dict[str, int]:
@@ -110,8 +127,12 @@ def listeners(read: Callable[[str], str]) -> dict[str, int]:
     """
     ports = {}
     for name in ("tcp", "tcp6"):
-        for line in read(f"proc/net/{name}").splitlines()[1:]:
+        table = read(f"proc/net/{name}")
+        for line in table.splitlines()[1:]:
             row = line.split()
-            if len(row) > 9 and row[3] == LISTENING:
-                ports[f"socket:[{row[9]}]"] = int(row[1].rpartition(":")[2], 16)
+            if len(row) <= 9 or row[3] != LISTENING:
+                continue
+            _, _, port = row[1].rpartition(":")
+            inode = row[9]
+            ports[f"socket:[{inode}]"] = int(port, 16)
     return ports

@@ -58,24 +58,29 @@ def _ask(url: str) -> str | None:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
-        scheme, host, port = "", None, None
+        host = None
     if not host or scheme not in DEFAULT_PORTS:
         return (
             f"an address looks like http://{LOOPBACK}:{HTTP_PORT} or "
             f"socket://{LOOPBACK}:{SOCKET_PORT}"
         )
-    port = port or DEFAULT_PORTS[scheme]
     try:
-        if scheme == "http":
-            return _ask_http(host, port)
-        with socket.create_connection((host, port), TIMEOUT_S):
-            return None  # only a handshake, which needs the token, could verify it
+        return _connect(scheme, host, port or DEFAULT_PORTS[scheme])
     except TimeoutError:
         return f"nothing answers within {TIMEOUT_S:g} s"
     except UnicodeError:  # an empty or too long label
         return f"no host can be called {host:.80}"
     except (OSError, http.client.HTTPException) as error:
-        return str(getattr(error, "strerror", None) or type(error).__name__).lower()
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        return str(reason).lower()
+
+
+def _connect(scheme: str, host: str, port: int) -> str | None:
+    """Connect to a server; return a fault of its answer, or None."""
+    if scheme == "http":
+        return _ask_http(host, port)
+    with socket.create_connection((host, port), TIMEOUT_S):
+        return None  # only a handshake, which needs the token, could verify it
 
 
 def _ask_http(host: str, port: int) -> str | None:

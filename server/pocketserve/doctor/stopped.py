@@ -1,4 +1,4 @@
-"""Servers whose process exists but can't run: stopped by a signal, or frozen by Android."""
+"""Find servers that were stopped by a signal or frozen by Android."""
 
 from __future__ import annotations
 
@@ -20,19 +20,26 @@ def check_stopped_servers(device: Device, settings: Settings) -> Iterator[Findin
     if settings.config is None:
         return
     servers = running_servers(settings.config.state_dir)
-    stopped = 0
+    findings = []
     for run in servers:
-        if _state(device, run.pid) in STOPPED_STATES:
-            stopped += 1
-            text = f"the server (process {run.pid}) is stopped and answers nobody"
-            yield problem(SUBJECT, text, f"kill -CONT {run.pid}")
-        elif is_frozen(device, run.pid):
-            stopped += 1
-            text = f"the server (process {run.pid}) is frozen and answers nobody"
-            fix = "open Termux; and see docs/termux.md, 'It hangs until I open Termux'"
-            yield problem(SUBJECT, text, fix)
-    if servers and not stopped:
+        finding = _stopped_finding(device, run.pid)
+        if finding is not None:
+            findings.append(finding)
+    yield from findings
+    if servers and not findings:
         yield ok(SUBJECT, "no running server is stopped or frozen")
+
+
+def _stopped_finding(device: Device, pid: int) -> Finding | None:
+    """Return the problem of a server's process; None if the process can run."""
+    if _state(device, pid) in STOPPED_STATES:
+        text = f"the server (process {pid}) is stopped and answers nobody"
+        return problem(SUBJECT, text, f"kill -CONT {pid}")
+    if is_frozen(device, pid):
+        text = f"the server (process {pid}) is frozen and answers nobody"
+        fix = "open Termux; and see docs/termux.md, 'It hangs until I open Termux'"
+        return problem(SUBJECT, text, fix)
+    return None
 
 
 def _state(device: Device, pid: int) -> str:
@@ -51,11 +58,13 @@ def is_frozen(device: Device, pid: int) -> bool:
         if ".." in PurePosixPath(folder).parts:
             continue  # the group is outside this process's view
         if number == "0" and not controllers:
-            events = device.read(str(CGROUPS / folder / "cgroup.events"))
-            if "frozen 1" in events.splitlines():
-                return True
+            file = CGROUPS / folder / "cgroup.events"
+            frozen = "frozen 1"
         elif "freezer" in controllers.split(","):
-            state = device.read(str(CGROUPS / "freezer" / folder / "freezer.state"))
-            if state.strip() == "FROZEN":
-                return True
+            file = CGROUPS / "freezer" / folder / "freezer.state"
+            frozen = "FROZEN"
+        else:
+            continue
+        if frozen in device.read(str(file)).splitlines():
+            return True
     return False

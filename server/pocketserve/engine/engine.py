@@ -84,10 +84,11 @@ class Engine:
         self._scheduler = Scheduler(self._watch.runs_at_a_time, clock)
         self._clock = clock
         self._table = VersionTable(clock)
+        # Cached, as each request needs it.
         self._by_key, self._lock = (
             self._table.by_key,
             self._table.lock,
-        )  # at hand for every request
+        )
         self._budget = Budget(
             self._table, options.memory_budget, available_memory, clock
         )

@@ -103,9 +103,8 @@ class Traffic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: Counter[tuple[str, Any, int]] = Counter()
-        self.connections: dict[
-            str, Callable[[], int]
-        ] = {}  # by transport; each that serves puts its own here
+        # By transport; each active transport adds its own.
+        self.connections: dict[str, Callable[[], int]] = {}
         self.log_request: Callable[..., None] | None = (
             None  # RequestLog.write; None where requests are not logged
         )
@@ -144,9 +143,8 @@ class VersionStatistics:
         self.latencies = [0] * (len(LATENCY_BOUNDS_NS) + 1)
         self.loads = _Duration()
         self.failed_loads = 0
-        self._other_runs = (
-            _RunTotals()
-        )  # requests that another one led, and batches of sizes that are not itemised
+        # Requests that another one led, and batches of sizes that are not itemised.
+        self._other_runs = _RunTotals()
 
     @property
     def runs(self) -> _RunTotals:
@@ -192,9 +190,8 @@ class VersionStatistics:
             runs.infer_ns += infer_ns
             runs.output_ns += output_ns
             self.latencies[bisect_left(LATENCY_BOUNDS_NS, whole_ns)] += 1
-            self._last_inference_s = (
-                time.time()
-            )  # an epoch time for people, never used to compute
+            # An epoch time for display, not for computation.
+            self._last_inference_s = time.time()
 
     def _runs_of(self, size: int) -> _RunTotals:
         """Return new counters for a batch size.

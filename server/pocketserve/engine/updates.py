@@ -25,10 +25,11 @@ MAX_REST_S = 5.0
 """Seconds that a request waits for unfinished files, if no older version can answer."""
 
 MAX_CANDIDATES = 8  # versions that one request tries, the best first
+# Between failed loads whose cause may pass.
 FIRST_RETRY_S, LAST_RETRY_S = (
     1.0,
     60.0,
-)  # between loads that failed for a reason that may pass
+)
 SEQUENCE_LOOK_S = 0.5  # how often a change that waits for open sequences is checked
 MIN_PAUSE_S = 0.02  # between two steps, so that no fault makes the thread spin
 
@@ -78,13 +79,11 @@ class Updates:
         self._changed = threading.Condition()  # guards all below
         self._is_closed = False
         self._active: set[str] = set()  # models with a thread
-        self._signalled: set[str] = (
-            set()
-        )  # those of them that may have changed since their thread last checked
+        # Those that may have changed since their thread's last check.
+        self._signalled: set[str] = set()
         self._paused: Counter[str] = Counter()  # by model, the open `paused` blocks
-        self._delays: dict[
-            tuple[str, str], str
-        ] = {}  # by model and version, why its load is put off
+        # By model and version: the reason for postponing its load.
+        self._delays: dict[tuple[str, str], str] = {}
 
     def acquire(
         self,

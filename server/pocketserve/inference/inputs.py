@@ -174,9 +174,8 @@ def _initial_state(
             continue
         if session_name not in first_state:
             raise _bad_inputs(f"input {spec.name!r} is missing", bound)
-        state[session_name] = first_state[
-            session_name
-        ].copy()  # a model may write into its inputs
+        # A copy, as a model may write into its inputs.
+        state[session_name] = first_state[session_name].copy()
     return state
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.config import load_config, variable_of
 
@@ -18,7 +18,19 @@ log = logging.getLogger(__name__)
 
 
 class ModelPathError(Exception):
-    """A path or name leads to no model; the text is one sentence with the remedy."""
+    """No model has this path or name."""
+
+
+class OpenedModel(NamedTuple):
+    """A service for one model.
+
+    Attributes:
+        version: the version at the opened path; None for the default one.
+    """
+
+    service: Service
+    name: str
+    version: str | None
 
 
 def served_folder(models_dir: str | None) -> Path:
@@ -59,7 +71,7 @@ def open_model(
     *,
     threads: int = 0,
     note: Callable[[str], None] = log.warning,
-) -> tuple[Service, str, str | None]:
+) -> OpenedModel:
     """Open a service for one model.
 
     Args:
@@ -68,9 +80,6 @@ def open_model(
         models_dir: a models folder; see :func:`served_folder` for the default.
         threads: threads of one inference; 0 uses the fast cores.
         note: called with a sentence if a file is opened without the manifest beside it.
-
-    Returns:
-        the service, the model's name, and the version at the path, or None.
 
     Raises:
         ConfigError, ModelPathError: the folder cannot be used, or there is no model.
@@ -85,49 +94,67 @@ def open_model(
             "folder"
         )
     if not is_path or (models_dir is not None and "/" not in model):
-        service = _service(str(served_folder(models_dir)), threads)
-        if model in service.repository.models():
-            return service, model, None
-        service.close()
-        if not is_path:
-            fault = f"there is no model {model!r} in {service.config.models_dir}"
-            raise ModelPathError(f"{fault}; {service.repository.way_out(model)}")
+        opened = _open_name(model, models_dir, threads, is_required=not is_path)
+        if opened is not None:
+            return opened
     return _open_path(model, threads, note)
 
 
-def _open_path(
-    model: str, threads: int, note: Callable[[str], None]
-) -> tuple[Service, str, str | None]:
+def _open_name(
+    name: str, models_dir: str | None, threads: int, *, is_required: bool
+) -> OpenedModel | None:
+    """Open a model of the models folder; return None if there is none."""
+    service = _service(str(served_folder(models_dir)), threads)
+    if name in service.repository.models():
+        return OpenedModel(service, name, None)
+    service.close()
+    if is_required:
+        fault = f"there is no model {name!r} in {service.config.models_dir}"
+        raise ModelPathError(f"{fault}; {service.repository.way_out(name)}")
+    return None
+
+
+def _open_path(model: str, threads: int, note: Callable[[str], None]) -> OpenedModel:
     from pocketserve.runtimes.registry import format_at  # late, like the service
 
     path = Path(os.path.abspath(model))
     if format_at(path) is not None:  # a file, or a folder such as a SavedModel
-        opened = _of_manifest(path, threads, note)
+        opened = _open_listed(path, threads, note)
         if opened is not None:
             return opened
     # A folder with a manifest is a model, not a folder of models.
     is_beside_manifest = (path.parent / "model.toml").is_file()
     service = _service(str(path if is_beside_manifest else path.parent), threads)
+    opened = _open_folder(service, path) if path.is_dir() else _open_file(service, path)
+    if opened is None:
+        service.close()
+        raise ModelPathError(_no_model(path, model))
+    return opened
+
+
+def _open_folder(service: Service, path: Path) -> OpenedModel | None:
+    entry = service.repository.models().get(path.name)
+    if entry is None:
+        return None
+    return OpenedModel(service, path.name, _version_at(entry, path))
+
+
+def _open_file(service: Service, path: Path) -> OpenedModel | None:
     models = service.repository.models()
-    if path.is_dir():
-        if path.name in models:
-            return service, path.name, _version_at(models[path.name], path)
-    else:
-        names = _find(service, path, models.names)
-        if names is not None:
-            return service, *names
-        same_name = models.get(path.stem)
-        is_free = same_name is None or not same_name.versions
-        if path.name not in models.misnamed and is_free:
-            return service, path.stem, None  # a request reports the fault
-    service.close()
-    raise ModelPathError(_no_model(path, model))
+    opened = _find(service, path, models.names)
+    if opened is not None:
+        return opened
+    same_name = models.get(path.stem)
+    is_free = same_name is None or not same_name.versions
+    if path.name in models.misnamed or not is_free:
+        return None
+    return OpenedModel(service, path.stem, None)  # a request reports the fault
 
 
-def _of_manifest(
+def _open_listed(
     path: Path, threads: int, note: Callable[[str], None]
-) -> tuple[Service, str, str | None] | None:
-    """Open a file with the manifest beside it; None if no manifest lists it."""
+) -> OpenedModel | None:
+    """Open a file with the manifest beside it; None if the manifest doesn't list it."""
     from pocketserve.repository.manifest import FILE_NAME  # late: --help needs no NumPy
 
     folder = path.parent
@@ -136,32 +163,33 @@ def _of_manifest(
     try:
         service = _service(str(folder.parent), threads)
     except ModelPathError as error:  # an unreadable parent, as on Android
-        fault = str(error)
-    else:
-        names = _find(service, path, (folder.name,))
-        if names is not None:
-            return service, *names
-        entry = service.repository.models().get(folder.name)
-        if entry is not None and entry.problem is not None:
-            # A request reports the manifest's fault.
-            return service, folder.name, None
-        service.close()
-        fault = f"no model can be called {folder.name!r}"
-        if entry:
-            fault = f"{FILE_NAME} beside it does not list it"
+        note(f"{path.name} is opened by itself: {error}")
+        return None
+    opened = _find(service, path, (folder.name,))
+    if opened is not None:
+        return opened
+    entry = service.repository.models().get(folder.name)
+    if entry is not None and entry.problem is not None:
+        # A request reports the manifest's fault.
+        return OpenedModel(service, folder.name, None)
+    service.close()
+    fault = f"no model can be called {folder.name!r}"
+    if entry:
+        fault = f"{FILE_NAME} beside it does not list it"
     note(f"{path.name} is opened by itself: {fault}")
     return None
 
 
-def _find(service: Service, path: Path, names: Sequence[str]) -> tuple[str, str] | None:
+def _find(service: Service, path: Path, names: Sequence[str]) -> OpenedModel | None:
     """Return the model and version of a file, among the named models."""
+    models = service.repository.models()
     for name in names:
-        entry = service.repository.models().get(name)
+        entry = models.get(name)
         if entry is None:
             continue
         version = _version_at(entry, path)
         if version is not None:
-            return name, version
+            return OpenedModel(service, name, version)
     return None
 
 

@@ -45,7 +45,7 @@ class StateOptions(NamedTuple):
     feedback: Mapping[str, str] = {}
     """The previous step's output by input."""
     start: Mapping[str, tuple[int, ...]] = {}
-    """The shape of the initial zeros by input, unless free sizes are to be 1."""
+    """The shape of the initial zeros by input, unless free sizes become 1."""
     max_sequences: int | None = None
     """Limit of open sequences; None leaves it to the engine."""
     max_idle: float = 60.0

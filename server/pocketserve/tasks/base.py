@@ -130,19 +130,15 @@ class TaskDefinition(NamedTuple):
     """All about a task that others need to know."""
 
     name: str  # as in a manifest's ``task``: the module's name, with dashes
-    fits: (
-        Callable[[ModelFacts], bool] | None
-    )  # whether a model without ``task`` certainly has it; None: never
-    create: Callable[
-        [ModelFacts], Task
-    ]  # ``ModelLoadError`` where tensors or manifest do not fit
-    sections: tuple[
-        Section, ...
-    ] = ()  # tables of the manifest that the task reads; others may read them as well
+    # Whether a model without ``task`` certainly has this task; None for never.
+    fits: Callable[[ModelFacts], bool] | None
+    # Raises ``ModelLoadError`` if tensors or manifest don't fit.
+    create: Callable[[ModelFacts], Task]
+    # Tables of the manifest that the task reads; other tasks may read them, too.
+    sections: tuple[Section, ...] = ()
     takes_pictures: bool = False  # the raw input is a picture
-    calls: tuple[
-        TaskCall, ...
-    ] = ()  # of generated classes; empty where only the model's author knows the answer
+    # Calls of generated classes; empty if only the model's author knows the answer.
+    calls: tuple[TaskCall, ...] = ()
 
 
 class AdvisedError(ApiError):

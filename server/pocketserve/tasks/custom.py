@@ -137,7 +137,8 @@ class Custom:
             except (
                 ValueError,
                 TypeError,
-            ) as error:  # a ragged list; complex numbers, dates
+            ) as error:
+                # A ragged list, complex numbers or dates.
                 raise _fault(
                     "prepare",
                     f"returned no array for input {name!r}: {str(error)[:200]}",

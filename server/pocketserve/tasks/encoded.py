@@ -19,10 +19,11 @@ from pocketserve_wire.strict_json import json_type
 DATA_URL: Final = "data:"
 MAX_URL_HEAD: Final = 256  # characters in front of a data URL's content
 MAX_INPUTS: Final = 64  # files in one request
+# Keys in which clients of TensorFlow Serving wrap the files.
 ENVELOPES: Final = (
     "instances",
     "inputs",
-)  # keys that TensorFlow Serving's clients put around the files
+)
 MEDIA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "picture": ("b64", "data", "file", "image", "picture"),
     "sound": ("b64", "data", "file", "audio", "sound"),

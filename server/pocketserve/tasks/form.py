@@ -47,13 +47,11 @@ class Form(NamedTuple):
     """The raw input and the parameters that a model's task takes."""
 
     accepts: tuple[str, ...]  # keys of ``ACCEPTED``, the usual one first
-    parameters: tuple[
-        Parameter, ...
-    ] = ()  # those that the task reads, with their defaults
+    # Parameters that the task reads, with their defaults.
+    parameters: tuple[Parameter, ...] = ()
     features: Sequence[Feature] = ()  # of rows; empty where they have no names
-    keypoints: Sequence[
-        str
-    ] = ()  # names of a body's points; empty for other tasks, and where they have none
+    # Names of a body's points; empty for other tasks and for unnamed points.
+    keypoints: Sequence[str] = ()
     skeleton: Sequence[tuple[int, int]] = ()  # pairs of keypoints that a drawing joins
 
     def facts(self) -> dict[str, Any]:

@@ -23,9 +23,8 @@ class Parameter(NamedTuple):
     text: str  # one sentence for the interface's description
     low: float = -math.inf  # the range of a number
     high: float = math.inf
-    choices: tuple[
-        Any, ...
-    ] = ()  # all values that there are; empty where any text or number in the range will do
+    # All valid values; empty if any text or number in the range is valid.
+    choices: tuple[Any, ...] = ()
     default: Any = None  # of a model's task; None if there is none, or if it varies
     longest: int = MAX_TEXT  # characters of a text
     examples: tuple[Any, ...] = ()  # some of the values that make a difference

@@ -26,9 +26,10 @@ def select_task(facts: ModelFacts) -> Task:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
     if facts.manifest.task is None and facts.may_be_export:
+        # late: few models are exports
         from pocketserve.tasks.foreign.exports.properties import (
             unsupported_export,
-        )  # late: few models are exports
+        )
 
         reason = unsupported_export(facts)
         if reason:
@@ -50,9 +51,10 @@ def select_task(facts: ModelFacts) -> Task:
         )
         return tensors.create(facts, str(error))
     if isinstance(task, tensors.Tensors) and facts.manifest.task is None:
+        # late: imports tasks, which other models may not need
         from pocketserve.tasks.advice import (
             advice_of,
-        )  # late: it imports tasks, which other models may not need
+        )
 
         task.advice = advice_of(facts, task.labels)
     if (problem := getattr(task, "problem", "")) and name != tensors.TASK.name:

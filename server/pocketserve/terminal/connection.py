@@ -1,4 +1,4 @@
-"""The options of commands that talk to a running server."""
+"""Add the options of commands that use a running server."""
 
 from __future__ import annotations
 

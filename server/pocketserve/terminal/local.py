@@ -27,7 +27,7 @@ logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(
 
 @contextlib.contextmanager
 def quiet_frameworks(options: argparse.Namespace) -> Iterator[None]:
-    """Discard the frameworks' own output on standard error, except with ``--debug``.
+    """Discard the frameworks' output on standard error, except with ``--debug``.
 
     TensorFlow Lite, for one, prints a line about its delegate for each model. Native
     code writes to the descriptor; the output of Python code is kept.
@@ -50,7 +50,7 @@ def quiet_frameworks(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _writes_to_descriptor(stream: TextIO) -> bool:
-    """Return whether a stream is the process's standard error, not a capture of it."""
+    """Return whether a stream is the process's own standard error."""
     try:
         return stream.fileno() == 2
     except (OSError, ValueError, AttributeError):

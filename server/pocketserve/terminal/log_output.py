@@ -64,7 +64,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
         return self.format(gap)
 
     def _write(self, text: str) -> None:
-        """Write a text in chunks; stop and count it as dropped if one would block."""
+        """Write a text in chunks; drop it if one would block."""
         for start in range(0, len(text), CHUNK):
             if self._may_wait and not self._room.poll(0):
                 self._left_out += 1

@@ -1,4 +1,4 @@
-"""Output of commands: tables for people, JSON for programs, no terminal escapes.
+"""Print tables for people and JSON for programs, without terminal escapes.
 
 Names, keys and reasons come from untrusted files and peers. The output of commands
 therefore passes through :func:`plain_output`, and the log through ``LogFormatter``: both
@@ -196,7 +196,7 @@ def print_indented(text: str) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()
 ) -> None:
-    """Print columns as wide as their widest cell, numbers right-aligned.
+    """Print aligned columns, with numbers to the right.
 
     If the terminal is too narrow, the last column is wrapped or gets its own lines.
 
@@ -250,7 +250,7 @@ def _aligned(cells: Sequence[str]) -> list[str]:
 
 
 def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, split into parts if it is wider than the terminal.
+    """Print a table, in parts if the terminal is narrow.
 
     Each part begins with the first column.
     """
@@ -278,7 +278,7 @@ def _split_columns(widths: Sequence[int]) -> list[list[int]]:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and non-empty values, one pair a line, wrapped if needed."""
+    """Print names and non-empty values, one pair a line."""
     width = max((len(name) for name, value in facts if value), default=0) + 2
     has_room = terminal_columns() - width >= LEAST_ROOM
     indent = " " * width if has_room else INDENT
@@ -310,7 +310,7 @@ def wrap(text: str, begin: str, indent: str, columns: int | None = None) -> str:
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Return the width of running text; errors for programs are not wrapped."""
+    """Return the width of running text, unlimited for programs."""
     if stream is None or stream is not sys.stderr:
         return min(MAX_TEXT, terminal_columns())
     if stream.isatty():
@@ -337,6 +337,7 @@ def human_bytes(size: float) -> str:
     """Format a size with a fitting unit, such as ``1.9 MB``."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+            digits = 0 if unit == "B" else 1
+            return f"{size:.{digits}f} {unit}"
         size /= 1000
     return f"{size:.1f} GB"

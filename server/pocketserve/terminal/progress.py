@@ -28,7 +28,7 @@ class Progress:
         self._title = ""
 
     def show(self, title: str, share: float) -> None:
-        """Show the share of the work that is finished, 0 to 1; cheap to call often."""
+        """Show the finished share, 0 to 1; cheap to call often."""
         is_new = title != self._title
         self._title = title
         if not _on_terminal():
@@ -74,7 +74,7 @@ def _on_terminal() -> bool:
 
 
 def _draw(title: str, share: float | None) -> None:
-    """Draw a line that fits the terminal, without the bar if there is no room."""
+    """Draw a line that fits the terminal, if possible with a bar."""
     end = "" if share is None else f" {share:4.0%}"
     # One column less: a character in the last one may wrap the line.
     columns = terminal_columns(sys.stderr.fileno()) - len(end) - 1

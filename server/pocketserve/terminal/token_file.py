@@ -26,7 +26,7 @@ def token_file_fault(path: Path) -> str | None:
 
 
 def token_variable_fault() -> str | None:
-    """Return the fault of the token file named in the environment, or None.
+    """Return the fault of the environment's token file, or None.
 
     A token in the environment takes precedence over the file.
     """

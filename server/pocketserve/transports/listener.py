@@ -88,9 +88,9 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(
-            BACKLOG
-        )  # at once: with SO_REUSEADDR another app could listen on a port that is only bound
+        # Listen at once: with SO_REUSEADDR another app could listen on a port that is
+        # only bound.
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -41,7 +41,7 @@ MAX_ZEROS = 16  # numbers of an example
 
 
 class TriedModel(NamedTuple):
-    """The result of loading a model that is to be added."""
+    """The result of loading a model before adding it."""
 
     facts: str  # its size, versions and task
     question: str  # arguments of a first request; empty if none is possible yet

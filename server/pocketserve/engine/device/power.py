@@ -202,8 +202,9 @@ class PowerWatch:
 
 
 def _this_battery() -> Battery:
+    # late: only needed from the first model on
     from pocketserve.engine.device.battery import (
         Battery,
-    )  # late: the first look comes with the first model
+    )
 
     return Battery()

@@ -96,9 +96,8 @@ def _read_until(
 def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(
-        subprocess.TimeoutExpired
-    ):  # one that hangs in the kernel is not waited for
+    # Don't wait for a process that hangs in the kernel.
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_GRACE_S)
     if process.stdout is not None:
         process.stdout.close()

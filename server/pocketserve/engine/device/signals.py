@@ -66,7 +66,7 @@ def tidy_end() -> Iterator[None]:
         for number, handler in previous.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, end)
-    except ValueError:  # not on the main thread, which alone hears of signals
+    except ValueError:  # not on the main thread, which alone receives signals
         previous = {}
     try:
         yield

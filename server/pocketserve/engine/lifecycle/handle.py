@@ -50,9 +50,8 @@ class ModelHandle:
     keep_alive: float
     last_used: float
     users: int = 0
-    compiled: dict[object, Any] = field(
-        default_factory=dict
-    )  # by request template, see inference/compile.py
+    # By request template; see inference/compile.py.
+    compiled: dict[object, Any] = field(default_factory=dict)
     retired: bool = False
     fingerprint: object = (
         None  # of the files that it was loaded from, see repository/files.py
@@ -130,9 +129,10 @@ def _sequences(
 ) -> SequenceTable | None:
     if not model.feedback and not model.resettable:
         return None
+    # late: few models keep state
     from pocketserve.engine.lifecycle.sequences import (
         SequenceTable,
-    )  # late: few models keep state
+    )
 
     state = model.entry.manifest.state
     maximum = state.max_sequences or (

@@ -127,9 +127,8 @@ class LoadedModel:
                 return runtime_for(self.version.format).open(
                     self.source._replace(threads=threads)
                 )
-            except (
-                RuntimeMissingError
-            ) as error:  # it was there when the model was loaded
+            except RuntimeMissingError as error:
+                # The file existed when the model was loaded.
                 raise ModelLoadError(str(error)) from error
 
     def reopen(self, threads: int) -> LoadedModel:
@@ -272,9 +271,10 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
         raise RuntimeMissingError(missing)
     option_keys = runtime_for(version.format).option_keys
     for key in sorted(set(version.options) - option_keys):
+        # late: only needed for a mistyped name
         from pocketserve.runtimes.engines import (
             engine_note,
-        )  # late: only those who mistype need it
+        )
 
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "

@@ -101,13 +101,11 @@ def trim(library: Any = None) -> None:
     library = library or _c_library()
     if hasattr(library, "malloc_trim"):
         trim_on_free(library)
-        bytearray(
-            _TRIM_BLOCK
-        )  # freed at once: malloc_trim leaves the end of a thread's heap
+        # Freed at once, as malloc_trim keeps the end of a thread's heap.
+        bytearray(_TRIM_BLOCK)
         library.malloc_trim(0)
-    elif hasattr(library, "mallopt") and not library.mallopt(
-        _PURGE_ALL, 0
-    ):  # 0: a system that does not know it
+    elif hasattr(library, "mallopt") and not library.mallopt(_PURGE_ALL, 0):
+        # 0 on a system without this value.
         library.mallopt(_PURGE, 0)
     _keep(library, _GLIBC_MOST_KEPT)
 

@@ -53,9 +53,8 @@ class Reaper:
             )
             try:
                 thread.start()
-            except (
-                RuntimeError
-            ) as error:  # the system has no more; the next load tries again
+            except RuntimeError as error:
+                # The system has no more threads; the next load tries again.
                 log.warning("idle models stay loaded for now: %s", error)
                 return
             self._thread = thread

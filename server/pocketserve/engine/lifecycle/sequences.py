@@ -58,16 +58,14 @@ class Sequence:
     """A series of requests."""
 
     last_used: float
-    state: dict[str, Array] = field(
-        default_factory=dict
-    )  # the arrays to feed back, by input name
+    # The arrays to feed back, by input name.
+    state: dict[str, Array] = field(default_factory=dict)
     session: Session | None = (
         None  # a session of its own, for models that keep state inside; None for the others
     )
     queue: ModelQueue | None = None  # the queue in front of that session
-    steps: deque[QueueEntry] = field(
-        default_factory=deque
-    )  # that wait or run, which they do one after the other
+    # Pending and running requests; they run one at a time.
+    steps: deque[QueueEntry] = field(default_factory=deque)
     opening: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
@@ -110,15 +108,13 @@ class SequenceTable:
 
     maximum: int  # sequences that may be open; the one that was idle longest is given up for a new one
     max_idle: float  # seconds without a request after which a sequence is given up
-    open_session: (
-        Callable[[], Session] | None
-    )  # makes a session for models that keep state inside; None for the others
+    # Creates a session for models with internal state; None for others.
+    open_session: Callable[[], Session] | None
     queue_limit: int  # requests of one such sequence that may wait
     clock: Callable[[], float]
     queue: ModelQueue  # the version's own; a sequence with a session of its own shares its scheduler and flow
-    is_alone: Callable[[], bool] = lambda: (
-        True
-    )  # whether every step comes to this process
+    # Whether all steps arrive at this process.
+    is_alone: Callable[[], bool] = lambda: True
     _sequences: dict[SequenceKey, Sequence] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 

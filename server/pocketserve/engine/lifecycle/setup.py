@@ -22,24 +22,19 @@ from pocketserve_wire import ApiError
 class Setup(NamedTuple):
     """Everything that a model's files decide, without sessions."""
 
-    entry_points: Mapping[
-        str | None, tuple[Bindings, Bindings]
-    ]  # inputs and outputs by signature; None: the default
+    # Inputs and outputs by signature; None is the default.
+    entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
     task: Task
-    feedback: Mapping[
-        str, str
-    ]  # the session's name of an input -> the output that it takes at the next step
-    first_state: Mapping[
-        str, Array
-    ]  # inputs that a request may leave out: fixed ones, and a state's first values
+    # By the session's name of an input: the output that becomes its next value.
+    feedback: Mapping[str, str]
+    # Inputs that a request may omit: fixed ones, and a state's first values.
+    first_state: Mapping[str, Array]
     task_bytes: int  # estimated memory of labels and tokenizers
     assumed: tuple[str, ...]  # settings that no file states, such as ``pixels 0..1``
-    notes: tuple[
-        str, ...
-    ]  # faults of files beside the model that don't prevent serving
-    unknown_keys: Mapping[
-        str, tuple[str, ...]
-    ]  # keys of other tools' files that no table knows, by file
+    # Faults of files beside the model that don't prevent serving.
+    notes: tuple[str, ...]
+    # Unknown keys of other tools' files, by file.
+    unknown_keys: Mapping[str, tuple[str, ...]]
 
 
 def set_up(
@@ -95,9 +90,10 @@ def read_facts(
     )
     if not facts.may_be_export:
         return facts
+    # late: few models are exports
     from pocketserve.tasks.foreign.exports.properties import (
         properties_beside,
-    )  # late: few models are exports
+    )
 
     return dataclasses.replace(
         facts, properties={**properties_beside(facts), **properties}

@@ -225,9 +225,9 @@ def close_all(*closing: ModelHandle | None) -> None:
         for running in retired_handles:
             try:
                 running.close()
-            except (
-                Exception
-            ):  # which must not cost the others, nor the request that made it go
+            except Exception:
+                # The error must not affect the other requests, nor the one that caused
+                # the unload.
                 log.exception("%s could not be closed", running.model.entry.name)
 
 

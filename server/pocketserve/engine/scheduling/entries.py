@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.scheduling.queue import ModelQueue
 
 Job = Callable[[], Any]
-"""Work for a thread. It returns the job that the same thread is to run next, or None."""
+"""Work for a thread. It returns the same thread's next job, or None."""
 
 Execute = Callable[[Job], None]
 """Have another thread run a job soon, and all jobs that it returns, without waiting.

@@ -40,10 +40,11 @@ def import_tensorflow(threads: int) -> Any:
         == FRAMEWORK_ENVIRONMENT["TF_CPP_MIN_LOG_LEVEL"]
     ):
         tf.get_logger().setLevel("ERROR")
+    # Raises if TensorFlow was already used, here or in the embedding program.
     with (
         _configuring,
         contextlib.suppress(RuntimeError),
-    ):  # it has run already, here or in the embedding program
+    ):
         tf.config.set_visible_devices([], "GPU")
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -63,12 +64,10 @@ class LoadedObject:
 
     owner: Any  # keeps the variables alive
     entries: dict[str, EntryPoint] = field(default_factory=dict)  # by signature
-    problems: dict[str, str] = field(
-        default_factory=dict
-    )  # why a signature cannot be served
-    close: Callable[[], None] = lambda: (
-        None
-    )  # releases what the garbage collector does not
+    # By signature: the reason why it can't be served.
+    problems: dict[str, str] = field(default_factory=dict)
+    # Releases resources that the garbage collector does not.
+    close: Callable[[], None] = lambda: None
     # give the variables that runs change the values that they had in the file
     restorers: list[Callable[[], None]] = field(default_factory=list)
 

@@ -152,9 +152,8 @@ def _check_file(path: Path) -> str:
     with file_errors(path.name):
         with path.open("rb") as file:
             head = file.read(len(hdf5))
-        if (
-            path.suffix not in suffixes and path.suffix.lower() in suffixes
-        ):  # Keras goes by them, and knows no capitals
+        # Keras checks the suffix, in small letters only.
+        if path.suffix not in suffixes and path.suffix.lower() in suffixes:
             raise ModelLoadError(
                 f"{path.name}: Keras wants the ending in small letters, {path.suffix.lower()}; rename it"
             )

@@ -59,9 +59,8 @@ class SavedModelRuntime:
         except ModelLoadError:
             model.close()
             raise
-        size = sum(
-            path.stat().st_size for path in folder.rglob("*") if path.is_file()
-        )  # mostly variables
+        # Mostly variables.
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         return common.open_session(
             model, default, f"tensorflow {tf.__version__}{mark}", size
         )
@@ -112,9 +111,8 @@ def _load(
     for load, mark in (loaders[loader],) if loader else loaders.values():
         try:
             return load(tf, folder, tags, threads), mark
-        except (
-            Exception
-        ) as error:  # loaders raise anything on files that they do not like
+        except Exception as error:
+            # Loaders raise anything for files that they can't load.
             reasons[f"{common.error_text(error)}{mark}"] = None
     raise ModelLoadError(
         f"TensorFlow cannot load the SavedModel {folder.name}: {'; '.join(reasons)}; if it was copied, copy it again"
@@ -155,9 +153,8 @@ def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Sort by name, ``output_10`` after ``output_2``: TensorFlow's own order differs from process to process."""
 
     def key(name: str) -> list[tuple[int, str]]:
-        parts = enumerate(
-            re.split("0*([0-9]+)", name)
-        )  # texts with numbers between them
+        # Texts alternate with numbers.
+        parts = enumerate(re.split("0*([0-9]+)", name))
         return [(len(part) if at % 2 else 0, part) for at, part in parts]
 
     return {
@@ -202,7 +199,8 @@ def _load_v1(
                 ModelLoadError,
                 ValueError,
                 KeyError,
-            ) as error:  # the latter for tensors that are not in the graph
+            ) as error:
+                # KeyError means that a tensor is not in the graph.
                 model.problems[name] = common.error_text(error)
     return model
 

@@ -236,7 +236,7 @@ class _Reach:
         return (*node.calls, *node.ops)
 
 
-class _Scope(NamedTuple):
+class _NodeScope(NamedTuple):
     """The main graph, or a function, with its nodes."""
 
     function: Function | None
@@ -258,9 +258,9 @@ class _Paths:
         self._graph = graph
         self._sources = sources
         self._kinds = kinds
-        self._scopes: list[_Scope] = [_Scope(None, graph.nodes)]
+        self._scopes: list[_NodeScope] = [_NodeScope(None, graph.nodes)]
         for function in graph.functions.values():
-            self._scopes.append(_Scope(function, function.nodes))
+            self._scopes.append(_NodeScope(function, function.nodes))
         # By function (empty for the main graph) and node. Each is followed only once,
         # even if many paths lead to it.
         self._verdicts: dict[tuple[str, str], bool] = {}

@@ -117,9 +117,8 @@ class TorchSession(ModuleSession):
             self._torch, run, self.inputs, "check [[inputs]] in model.toml"
         )
         names = [spec.name for spec in specs]
-        if declared and not isinstance(
-            result, Mapping
-        ):  # dictionaries keep their names
+        # Dictionaries keep their names.
+        if declared and not isinstance(result, Mapping):
             if len(declared) != len(names):
                 raise ModelLoadError(
                     f"the module returns {plural(len(names), 'output')}, model.toml declares {len(declared)}"
@@ -182,9 +181,9 @@ def _build_unfilled(torch: Any, source: ModelSource) -> Any:
                 return module
     finally:
         torch.set_rng_state(before)
-    return _build(
-        torch, source
-    )  # it seeds, so all its numbers depend on those that were left out; or it failed
+    # The code sets a seed, so that all numbers depend on the skipped ones; or it
+    # failed.
+    return _build(torch, source)
 
 
 def _build(torch: Any, source: ModelSource) -> Any:

@@ -42,9 +42,8 @@ def load_checked(torch: Any, path: Path) -> Any:
             raise _not_plain(path, f"in {name[:80]}, {error}") from error
     constants = archive.pickled_classes("constants")
     classes = archive.pickled_classes("data")
-    if any(
-        b"__setstate__" in source for source in sources.values()
-    ):  # no escape can write a name in another way
+    # The name can't be written with escapes.
+    if any(b"__setstate__" in source for source in sources.values()):
         if constants - CLASSES:
             raise _not_plain(path, "its constants are objects that set themselves up")
         _check_compiled(torch, path, archive, sources, sorted(classes - CLASSES))

@@ -16,9 +16,8 @@ from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members, read_member
 
-MAX_GRAPH_BYTES = (
-    256 * 1024 * 1024
-)  # the description of a program; one of a thousand operators has a megabyte
+# Limit of a program's description; a thousand operators take a megabyte.
+MAX_GRAPH_BYTES = 256 * 1024 * 1024
 
 MAX_CLASSES = 100
 

@@ -15,9 +15,9 @@ from struct import unpack_from
 
 from pocketserve.tasks.base import invalid_input
 
-MAX_STEPS = (
-    1 << 16
-)  # blocks in front of the first picture; profiles and XMP data of megabytes take some thousands
+# Blocks before the first picture; megabytes of profiles and XMP data have some
+# thousands.
+MAX_STEPS = 1 << 16
 MAX_SCANS = 100  # of a JPEG file; encoders make ten, and each costs the decoder a walk over all of its pixels
 OTHER_KINDS = (
     *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
@@ -90,9 +90,8 @@ def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
             label, block = file.read(1), read_block()
             if label == b"\xff" and block.startswith(b"NETSCAPE2.0"):
                 read_block()
-            if (
-                label != b"\xfe" or block
-            ):  # only of a comment an empty first block is the end
+            # An empty first block is the end only in a comment.
+            if label != b"\xfe" or block:
                 while read_block():
                     pass
         elif kind == b",":

@@ -497,9 +497,10 @@ class PictureTask(ABC):
     ) -> bytes:
         if is_tensor(body, hints):
             raise invalid_input("annotate needs a picture, the body holds numbers")
+        # late: few answers are drawn
         from pocketserve.tasks.vision.drawing import (
             Canvas,
-        )  # late: few answers are drawn
+        )
 
         canvas = Canvas(body, hints, self._picture.max_pixels)
         self._draw(canvas, runs, answer, context)

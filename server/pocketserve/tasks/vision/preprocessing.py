@@ -137,9 +137,8 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
     options = ImageOptions()
     if is_ultralytics(facts):
         resize = "crop" if properties.get("task") == "classify" else "letterbox"
-        if (
-            properties.get("head") == "RTDETRDecoder"
-        ):  # its predictor fills the input without bars
+        # The model's predictor fills the input without bars.
+        if properties.get("head") == "RTDETRDecoder":
             resize = "stretch"
         options = ImageOptions(
             mean=(0.0,),
@@ -236,10 +235,11 @@ def note_unknown_processor(facts: ModelFacts) -> None:
     file = _processor_settings(facts)
     if not file:
         return
+    # late: few models have the file
     from pocketserve.tasks.foreign.image_processors import (
         DEFAULTS,
         processor_class,
-    )  # late: few have the file
+    )
 
     name = processor_class(file)
     if name and name not in DEFAULTS:
@@ -499,9 +499,10 @@ def _export_tool(facts: ModelFacts) -> ImageOptions:
     """Return the options of Teachable Machine and Lobe, which write none."""
     if not facts.may_be_export:
         return ImageOptions()
+    # late: few models are exports
     from pocketserve.tasks.foreign.exports.lobe import (
         lobe_labels,
-    )  # late: few models are exports
+    )
     from pocketserve.tasks.foreign.exports.teachable_machine import project_of
 
     project = project_of(facts)

@@ -16,9 +16,8 @@ from waitress.utilities import BadRequest, RequestEntityTooLarge
 from pocketserve.transports.http.body import Body
 
 MAX_LINE: Final = 4096  # bytes of a chunk's size with its extensions, which are ignored
-MAX_TRAILERS: Final = (
-    16 * 1024
-)  # bytes of all fields behind the last chunk, which are ignored, too
+# Bytes of all fields after the last chunk, which are ignored, too.
+MAX_TRAILERS: Final = 16 * 1024
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
 

@@ -38,9 +38,8 @@ RESCAN_S: Final = 1.0  # how often all connections are checked while there is tr
 MAX_UNAUTHENTICATED: Final = (
     128  # lasting connections without the token: each takes at most 36 KiB
 )
-ACCEPTS: Final = (
-    MAX_UNAUTHENTICATED // 2
-)  # connections between two readings: each is read before it may be evicted
+# Connections between two reads: each is read before it may be evicted.
+ACCEPTS: Final = MAX_UNAUTHENTICATED // 2
 ACCEPT_AGAIN_S: Final = (
     1.0  # how long nobody is taken in after the system had no descriptor left
 )

@@ -66,10 +66,11 @@ class ConnectionState(Enum):
     CLOSED = 4
 
 
+# Cached for each request, as access through an enum is slow.
 _OPEN, _CLOSED = (
     ConnectionState.OPEN,
     ConnectionState.CLOSED,
-)  # every request asks for them: an enum looks them up
+)
 
 
 class Connection:
@@ -213,9 +214,8 @@ class Connection:
     def _release_reader(self) -> None:
         """Hand over reading while this thread is busy."""
         if self._reader.decoder.buffered:
-            self.execute(
-                self.read
-            )  # these bytes are here already: the event loop would never hear of them
+            # These bytes are already read, so the event loop would not report them.
+            self.execute(self.read)
             return
         with self._lock:
             self._released = self._state is not _CLOSED

@@ -179,10 +179,11 @@ class EventLoop:
             handler.on_fault()
 
     def _wake(self) -> None:
+        # The loop is already being woken.
         with (
             self._lock,
             contextlib.suppress(BlockingIOError),
-        ):  # it is being woken already
+        ):
             if not self._closed:
                 os.write(self._wake_write, b"\0")
 

@@ -85,9 +85,8 @@ class FrameReader:
 
     def _check_time(self, decoder: FrameDecoder) -> None:
         now = time.monotonic()
-        if (
-            self.ends is None or decoder.frames != self._frames
-        ):  # one that was passed over is whole too
+        # A skipped frame counts as complete, too.
+        if self.ends is None or decoder.frames != self._frames:
             self.ends, self._frames = now + self._timeouts.frame, decoder.frames
         elif now > self.ends:
             raise self.too_slow()

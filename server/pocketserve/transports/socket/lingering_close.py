@@ -83,7 +83,6 @@ class LingeringClose:
             return
         self._event_loop.remove(self._descriptor, self)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(
-                socket.SHUT_RDWR
-            )  # wakes a thread that may still read
+            # Wakes a thread that may still be reading.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -213,9 +213,8 @@ def encode(
         maximum: bytes of the largest body that the client takes.
     """
     size = 0
-    for (
-        chunk
-    ) in answer.chunks:  # as sum() with map() has it, for two thirds of the cost
+    # As with sum() and map(), for two thirds of the cost.
+    for chunk in answer.chunks:
         size += len(chunk)
     if size > maximum:
         return encode(request_id, _too_large(size, maximum), max(maximum, size))

@@ -96,10 +96,11 @@ class Workers:
             parked.wake.release()
 
     def _work(self, parked: _Parked) -> None:
+        # Not an argument, as the thread would keep it until its end.
         job, parked.job = (
             parked.job,
             None,
-        )  # not an argument: the thread would keep that until it ends
+        )
         while job is not None:
             try:
                 while job is not None:
