@@ -99,9 +99,7 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:
     """Triton's model configuration in its protobuf-JSON form, as far as it applies."""
     # late: no inference needs it
-    from pocketserve.api.model_config import (
-        triton_config,
-    )
+    from pocketserve.api.model_config import triton_config
 
     with service.running(request.path["model"], request.path.get("version")) as (
         entry,
@@ -113,9 +111,7 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
 def model_interface(service: Service, request: ApiRequest) -> ApiResponse:
     """Tensors, calls of the task, all labels and the fingerprint, for generated code."""
     # late: no inference needs it
-    from pocketserve.engine.interface import (
-        describe_interface,
-    )
+    from pocketserve.engine.interface import describe_interface
 
     with service.running(request.path["model"], request.path.get("version")) as (
         _,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,34 +55,50 @@ def read_npy(body: memoryview) -> Array:
 
 
 def _npy_array(body: memoryview) -> Array:
-    version = bytes(body[6:8])
-    start = 10 if version == b"\1\0" else 12
-    end = start + int.from_bytes(body[8:start], "little")
-    header = None
-    if end - start <= MAX_NPY_HEADER:
-        header = re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
-    if version not in (b"\1\0", b"\2\0", b"\3\0") or header is None:
-        raise ValueError("its header is damaged, or it is not a plain array")
-    keys, values = header.groups()[::2], header.groups()[1::2]
-    entries = dict(zip(keys, values, strict=True))
-    dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
-    sizes = entries[b"shape"][1:-1].split(b",")
-    shape = tuple(int(size) for size in sizes if size.strip())
-    if dtype.hasobject:
+    header = _npy_header(body)
+    if header.dtype.hasobject:
         raise ValueError("it holds Python objects")
-    datatype_of(dtype)
-    if dtype.itemsize == 0:  # a few bytes could claim billions of elements
+    datatype_of(header.dtype)
+    if header.dtype.itemsize == 0:  # a few bytes could claim billions of elements
         raise ValueError("its elements have no size")
-    content = body[end:]
-    size = math.prod(shape) * dtype.itemsize
+    content = body[header.end :]
+    size = math.prod(header.shape) * header.dtype.itemsize
     if len(content) != size:
         raise ValueError(
             f"its header announces {size} bytes, but {len(content)} follow"
         )
-    flat = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
-    if entries[b"fortran_order"] == b"True":
-        return np.array(flat.reshape(shape, order="F"), order="C")
-    return np.array(flat.reshape(shape))
+    flat = np.empty(0, header.dtype)
+    if size:
+        flat = np.frombuffer(content, header.dtype)
+    if header.is_fortran_order:
+        return np.array(flat.reshape(header.shape, order="F"), order="C")
+    return np.array(flat.reshape(header.shape))
+
+
+class _NpyHeader(NamedTuple):
+    """The header of a ``.npy`` file; ``end`` is its end in bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran_order: bool
+    end: int
+
+
+def _npy_header(body: memoryview) -> _NpyHeader:
+    version = bytes(body[6:8])
+    start = 10 if version == b"\1\0" else 12
+    end = start + int.from_bytes(body[8:start], "little")
+    match = None
+    if end - start <= MAX_NPY_HEADER:
+        match = re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
+    if version not in (b"\1\0", b"\2\0", b"\3\0") or match is None:
+        raise ValueError("its header is damaged, or it is not a plain array")
+    keys, values = match.groups()[::2], match.groups()[1::2]
+    entries = dict(zip(keys, values, strict=True))
+    dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
+    sizes = entries[b"shape"][1:-1].split(b",")
+    shape = tuple(int(size) for size in sizes if size.strip())
+    return _NpyHeader(dtype, shape, entries[b"fortran_order"] == b"True", end)
 
 
 def picture_in(array: Array) -> Array | None:

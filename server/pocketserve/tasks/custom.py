@@ -2,10 +2,11 @@
 
 It is code, under the same rule as ``model.py``. It defines one or both of
 
-    def prepare(body: bytes, hints) -> dict        # input arrays by name; or Prepared, for context or several runs
+    def prepare(body: bytes, hints) -> dict
     def answer(outputs: dict, options, context) -> list[dict]
 
-and optionally ``labels``. Missing parts work as in the task ``tensors``.
+and optionally ``labels``. ``prepare`` returns input arrays by name, or ``Prepared`` for
+a context or several runs. Missing parts work as in the task ``tensors``.
 """
 
 from __future__ import annotations
@@ -35,9 +36,8 @@ from pocketserve_wire import ApiError, ErrorCode
 
 FILE_NAME = "task.py"
 
-MAX_BITS = (
-    4096  # of an integer in an answer; Python refuses to write one of many more digits
-)
+MAX_BITS = 4096
+"""Limit of an integer in an answer; Python refuses to write much longer ones."""
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -64,19 +64,21 @@ class Custom:
             )
         with modules_beside(path, facts.trusted):
             module = run_file(path, facts.trusted)
-        self._prepare, self._answer = (
-            getattr(module, name, None) for name in ("prepare", "answer")
-        )
+        self._prepare = getattr(module, "prepare", None)
+        self._answer = getattr(module, "answer", None)
         if not callable(self._prepare) and not callable(self._answer):
             raise ModelLoadError(
-                f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)"
+                f"{FILE_NAME} defines neither prepare(body, hints) nor "
+                "answer(outputs, options, context)"
             )
         self.labels = [str(label) for label in getattr(module, "labels", ())]
-        self.source = f"prepare() in {FILE_NAME}" if self._prepare is not None else ""
+        self.source = ""
+        if self._prepare is not None:
+            self.source = f"prepare() in {FILE_NAME}"
         self._plain = Tensors(facts.inputs, facts.filled_inputs)
-        self._inputs = [
-            name for spec in facts.inputs for name in (spec.name, *spec.aliases)
-        ]
+        self._inputs: list[str] = []
+        for spec in facts.inputs:
+            self._inputs += [spec.name, *spec.aliases]
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         if self._prepare is None:
@@ -87,22 +89,23 @@ class Custom:
         if not isinstance(prepared.runs, list | tuple) or not prepared.runs:
             raise _fault(
                 "prepare",
-                "returned no runs: Prepared takes a list of dicts of arrays by input name",
+                "returned no runs: Prepared takes a list of dicts of arrays by input "
+                "name",
             )
-        return prepared._replace(
-            runs=tuple(self._checked(run) for run in prepared.runs)
-        )
+        runs = [self._checked(run) for run in prepared.runs]
+        return prepared._replace(runs=tuple(runs))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return the owner's answer to one run's outputs, or a list of several."""
         if self._answer is None:
             return self._plain.answer(runs, options, context)
-        outputs = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
+        outputs: Any = [dict(run) for run in runs]
+        if len(outputs) == 1:
+            outputs = outputs[0]
         entries = _call("answer", self._answer, outputs, options, context)
-        entries = [entries] if isinstance(entries, dict) else entries
-        if not isinstance(entries, list) or not all(
-            isinstance(entry, dict) for entry in entries
-        ):
+        if isinstance(entries, dict):
+            entries = [entries]
+        if not _is_list_of_dicts(entries):
             raise _fault("answer", "must return a list of dicts")
         try:
             plain: Answer = _plain_value(entries)
@@ -114,7 +117,9 @@ class Custom:
 
     def form(self) -> Form:
         """Return the task's inputs; the functions' parameters are unknown."""
-        return self._plain.form() if self._prepare is None else Form(("file",))
+        if self._prepare is None:
+            return self._plain.form()
+        return Form(("file",))
 
     def _checked(self, run: Any) -> dict[str, Array]:
         if not isinstance(run, dict):
@@ -131,19 +136,27 @@ class Custom:
                     "prepare",
                     f"returned an unknown input {name!r:.80}; the model takes {takes}",
                 )
-            try:
-                arrays[name] = np.asarray(value)
-                datatype_of(arrays[name].dtype)
-            except (
-                ValueError,
-                TypeError,
-            ) as error:
-                # A ragged list, complex numbers or dates.
-                raise _fault(
-                    "prepare",
-                    f"returned no array for input {name!r}: {str(error)[:200]}",
-                ) from None
+            arrays[name] = _array(name, value)
         return arrays
+
+
+def _is_list_of_dicts(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    return all(isinstance(entry, dict) for entry in value)
+
+
+def _array(name: str, value: Any) -> Array:
+    """Convert an input from ``prepare`` to an array of a datatype of the protocol."""
+    try:
+        array = np.asarray(value)
+        datatype_of(array.dtype)
+    except (ValueError, TypeError) as error:
+        # A ragged list, complex numbers or dates.
+        raise _fault(
+            "prepare", f"returned no array for input {name!r}: {str(error)[:200]}"
+        ) from None
+    return array
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

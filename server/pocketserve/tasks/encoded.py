@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.cancellation import SMALL_DOCUMENT, hold_bytes
@@ -20,15 +20,12 @@ DATA_URL: Final = "data:"
 MAX_URL_HEAD: Final = 256  # characters in front of a data URL's content
 MAX_INPUTS: Final = 64  # files in one request
 # Keys in which clients of TensorFlow Serving wrap the files.
-ENVELOPES: Final = (
-    "instances",
-    "inputs",
-)
+ENVELOPES: Final = ("instances", "inputs")
 MEDIA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "picture": ("b64", "data", "file", "image", "picture"),
     "sound": ("b64", "data", "file", "audio", "sound"),
 }
-"""Keys of JSON and names of form fields that hold a file, by the kind of file that a task takes."""
+"""By the kind of file: its keys in JSON, and its names as a form field."""
 
 _BASE64_START = re.compile(rb"[A-Za-z0-9+/_-]{32}")
 _STANDARD_ALPHABET = bytes.maketrans(b"-_", b"+/")
@@ -133,10 +130,19 @@ def is_data_url(text: str) -> bool:
     return text[: len(DATA_URL)].lower() == DATA_URL
 
 
-def files_in_json(
-    value: Any, media: str, names: Collection[str] = ()
-) -> tuple[list[bytes], bool]:
-    """Return the files in a JSON document, and whether it is a list of them.
+class FilesInJson(NamedTuple):
+    """The files in a JSON document.
+
+    Attributes:
+        is_list: whether the document has a list of files, even of a single one.
+    """
+
+    files: list[bytes]
+    is_list: bool
+
+
+def files_in_json(value: Any, media: str, names: Collection[str] = ()) -> FilesInJson:
+    """Decode the files in a JSON document.
 
     Args:
         media: ``picture`` or ``sound``.
@@ -151,12 +157,12 @@ def files_in_json(
             value = value[envelope]
     value = _unwrap(value, keys, media)
     if not isinstance(value, list):
-        return [_file(value, keys, media)], False
+        return FilesInJson([_file(value, keys, media)], False)
     if not 0 < len(value) <= MAX_INPUTS:
         raise invalid_input(
             f"a request may have 1 to {MAX_INPUTS} files, and this one has {len(value)}"
         )
-    return [_file(item, keys, media) for item in value], True
+    return FilesInJson([_file(item, keys, media) for item in value], True)
 
 
 def _file(value: Any, keys: Collection[str], media: str) -> bytes:

@@ -30,15 +30,15 @@ class Parameter(NamedTuple):
     examples: tuple[Any, ...] = ()  # some of the values that make a difference
 
     def read(self, value: Any) -> Any:
-        """Return a value from a query (text) or from JSON as the parameter's own type."""
+        """Convert a value from a query (text) or from JSON to the parameter's type."""
         if self.kind == "string":
             fits = isinstance(value, str) and len(value) <= self.longest
         else:
             value = _number(value)
-            fits = self.low <= value <= self.high and (
-                self.kind == "number" or value.is_integer()
-            )
-            value = int(value) if fits and self.kind == "integer" else value
+            fits = self.low <= value <= self.high
+            if fits and self.kind == "integer":
+                fits = value.is_integer()
+                value = int(value) if fits else value
         if not fits or (self.choices and value not in self.choices):
             text = f"parameter {self.name} must be {self._expected()}"
             raise invalid_parameter(text, self.name)
@@ -56,14 +56,16 @@ class Parameter(NamedTuple):
 
     def described_schema(self) -> dict[str, Any]:
         """Return the JSON Schema with description, default and examples."""
-        more: dict[str, Any] = {"description": self.text}
+        schema = self.schema()
+        schema["description"] = self.text
         if self.examples:
-            more["examples"] = list(self.examples)
-        # A model's file may hold any number as its threshold, and JSON has no infinity.
-        has_default = self.default is not None and (
-            self.kind == "string" or math.isfinite(self.default)
-        )
-        return self.schema() | more | ({"default": self.default} if has_default else {})
+            schema["examples"] = list(self.examples)
+        if self.default is not None:
+            # A model's file may have any number as its threshold; JSON has no infinity.
+            is_text = self.kind == "string"
+            if is_text or math.isfinite(self.default):
+                schema["default"] = self.default
+        return schema
 
     def _expected(self) -> str:
         if self.choices:
@@ -71,11 +73,9 @@ class Parameter(NamedTuple):
         if self.kind == "string":
             return f"a text of at most {self.longest} characters"
         number = "a whole number" if self.kind == "integer" else "a number"
-        return (
-            f"{number} from {self.low:g} to {self.high:g}"
-            if math.isfinite(self.high)
-            else number
-        )
+        if math.isfinite(self.high):
+            number += f" from {self.low:g} to {self.high:g}"
+        return number
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -178,11 +178,11 @@ def hints_and_options(
     query: Mapping[str, Any], content_type: str
 ) -> tuple[Hints, AnswerOptions]:
     """Split a request's parameters into hints about the input and answer options."""
-    values = {
-        name: _BY_NAME[name].read(value)
-        for name, value in query.items()
-        if name in _BY_NAME
-    }
+    values = {}
+    for name, value in query.items():
+        known = _BY_NAME.get(name)
+        if known is not None:
+            values[name] = known.read(value)
     options = AnswerOptions(
         values.get("top_k"), values.get("threshold"), values.get("language"), values
     )
@@ -190,11 +190,9 @@ def hints_and_options(
 
 
 def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return math.nan
     try:
-        return (
-            math.nan
-            if isinstance(value, bool) or not isinstance(value, str | int | float)
-            else float(value)
-        )
+        return float(value)
     except (ValueError, OverflowError):
         return math.nan

@@ -27,16 +27,12 @@ def select_task(facts: ModelFacts) -> Task:
     """
     if facts.manifest.task is None and facts.may_be_export:
         # late: few models are exports
-        from pocketserve.tasks.foreign.exports.properties import (
-            unsupported_export,
-        )
+        from pocketserve.tasks.foreign.exports.properties import unsupported_export
 
         reason = unsupported_export(facts)
         if reason:
             return tensors.create(facts, reason)
-    name = facts.manifest.task or next(
-        n for n in TASK_NAMES if (fits := task_named(n).fits) and fits(facts)
-    )
+    name = facts.manifest.task or _first_fitting(facts)
     version = (facts.entry.name, facts.version.name)
     try:
         if name not in OWN_INPUT:
@@ -52,13 +48,21 @@ def select_task(facts: ModelFacts) -> Task:
         return tensors.create(facts, str(error))
     if isinstance(task, tensors.Tensors) and facts.manifest.task is None:
         # late: imports tasks, which other models may not need
-        from pocketserve.tasks.advice import (
-            advice_of,
-        )
+        from pocketserve.tasks.advice import advice_of
 
         task.advice = advice_of(facts, task.labels)
-    if (problem := getattr(task, "problem", "")) and name != tensors.TASK.name:
+    problem = getattr(task, "problem", "")
+    if problem and name != tensors.TASK.name:
         log.warning("%s, version %r: %s", *version, problem)
     for note in facts.notes:
         log.warning("%s, version %r: %s", *version, note)
     return task
+
+
+def _first_fitting(facts: ModelFacts) -> str:
+    """Return the first task that certainly fits; the last one always does."""
+    for name in TASK_NAMES:
+        fits = task_named(name).fits
+        if fits is not None and fits(facts):
+            return name
+    raise AssertionError("no task fits")

@@ -203,8 +203,6 @@ class PowerWatch:
 
 def _this_battery() -> Battery:
     # late: only needed from the first model on
-    from pocketserve.engine.device.battery import (
-        Battery,
-    )
+    from pocketserve.engine.device.battery import Battery
 
     return Battery()

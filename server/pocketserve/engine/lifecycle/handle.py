@@ -130,9 +130,7 @@ def _sequences(
     if not model.feedback and not model.resettable:
         return None
     # late: few models keep state
-    from pocketserve.engine.lifecycle.sequences import (
-        SequenceTable,
-    )
+    from pocketserve.engine.lifecycle.sequences import SequenceTable
 
     state = model.entry.manifest.state
     maximum = state.max_sequences or (

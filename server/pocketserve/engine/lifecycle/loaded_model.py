@@ -272,9 +272,7 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
     option_keys = runtime_for(version.format).option_keys
     for key in sorted(set(version.options) - option_keys):
         # late: only needed for a mistyped name
-        from pocketserve.runtimes.engines import (
-            engine_note,
-        )
+        from pocketserve.runtimes.engines import engine_note
 
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "

@@ -91,9 +91,7 @@ def read_facts(
     if not facts.may_be_export:
         return facts
     # late: few models are exports
-    from pocketserve.tasks.foreign.exports.properties import (
-        properties_beside,
-    )
+    from pocketserve.tasks.foreign.exports.properties import properties_beside
 
     return dataclasses.replace(
         facts, properties={**properties_beside(facts), **properties}

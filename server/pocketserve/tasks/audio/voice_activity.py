@@ -5,7 +5,7 @@ The model takes it window by window and keeps state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,31 +88,43 @@ class VoiceActivity:
         window.
         """
         times: _Times = context
-        starts, seconds = times.starts, times.seconds
         scores = np.array([self._probability(run) for run in runs])
-        step = starts[1] - starts[0] if len(starts) > 1 else seconds
-        ends = [min(start + step, seconds) for start in starts]
+        step = times.seconds
+        if len(times.starts) > 1:
+            step = times.starts[1] - times.starts[0]
+        ends = [min(start + step, times.seconds) for start in times.starts]
         entries: Answer = []
         if options.values.get("pool") == "none":
-            for start, end, score in zip(starts, ends, scores, strict=True):
+            for start, end, score in zip(times.starts, ends, scores, strict=True):
                 entries.append(_times_entry(start, end, float(score)))
             return entries
+        silence = max(1, round(self._options.min_silence / step)) if step else 1
         threshold = options.threshold
         if threshold is None:
             threshold = self._options.threshold
-        silence = max(1, round(self._options.min_silence / step)) if step else 1
-        shortest = min(self._options.min_speech, seconds)
-        segments = []
-        for first, last in speech_windows(scores, threshold, silence):
-            start, end = starts[first], ends[last - 1]
-            if end - start >= shortest:
-                score = float(scores[first:last].mean())
-                segments.append(VoiceSegment(start, end, score))
-        _pad_segments(segments, self._options.speech_pad, seconds)
-        for segment in segments[: options.top_k]:
+        ranges = speech_windows(scores, threshold, silence)
+        for segment in self._segments(ranges, times, ends, scores)[: options.top_k]:
             entry = _times_entry(segment.start, segment.end, segment.score)
             entries.append({"label": "speech", **entry})
         return entries
+
+    def _segments(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        times: _Times,
+        ends: Sequence[float],
+        scores: Array,
+    ) -> list[VoiceSegment]:
+        """Return the segments in ranges of windows that are long enough, padded."""
+        shortest = min(self._options.min_speech, times.seconds)
+        segments = []
+        for first, last in ranges:
+            start, end = times.starts[first], ends[last - 1]
+            if end - start >= shortest:
+                score = float(scores[first:last].mean())
+                segments.append(VoiceSegment(start, end, score))
+        _pad_segments(segments, self._options.speech_pad, times.seconds)
+        return segments
 
     def _probability(self, run: Mapping[str, Array]) -> float:
         values = real_values(run[self._output.name], self._output)

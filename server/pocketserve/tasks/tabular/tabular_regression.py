@@ -26,17 +26,27 @@ class RegressionTarget(NamedTuple):
 
     def entry(self, row: int | None, value: float) -> dict[str, Any]:
         """Return a row's entry; None is the only row."""
-        entry: dict[str, Any] = {} if row is None else {"row": row}
-        entry |= {"name": self.name, "value": value}
-        return {**entry, "unit": self.unit} if self.unit else entry
+        entry: dict[str, Any] = {}
+        if row is not None:
+            entry["row"] = row
+        entry["name"] = self.name
+        entry["value"] = value
+        if self.unit:
+            entry["unit"] = self.unit
+        return entry
 
 
 def create(facts: ModelFacts) -> TabularRegression:
     """Set up with the manifest's ``[features]`` and ``[target]``."""
     rows = rows_of(facts, NAME)
-    texts = [spec.name for spec in facts.outputs if spec.datatype == "BYTES"]
-    if texts or not facts.outputs:
-        fault = f"output {texts[0]!r} has texts" if texts else "the model has no output"
+    fault = ""
+    if not facts.outputs:
+        fault = "the model has no output"
+    for spec in facts.outputs:
+        if spec.datatype == "BYTES":
+            fault = f"output {spec.name!r} has texts"
+            break
+    if fault:
         raise ModelLoadError(f"model.toml: task {NAME} answers numbers, but {fault}")
     return TabularRegression(rows, _targets(facts))
 
@@ -44,31 +54,36 @@ def create(facts: ModelFacts) -> TabularRegression:
 def _targets(facts: ModelFacts) -> Sequence[RegressionTarget]:
     """Return the targets by the manifest, else by the names of the outputs."""
     manifest = facts.manifest
-    expected = [name for spec in facts.outputs for name in _names_of(spec)]
-    if manifest.target_name:
-        if manifest.target_names:
-            raise ModelLoadError(
-                "model.toml: target has name and names; use names for several targets"
-            )
-        names: Sequence[str] = (manifest.target_name,)
-    else:
-        names = manifest.target_names or expected
-    if (
-        manifest.target_names
-        and all(_width(spec) > 0 for spec in facts.outputs)
-        and len(names) != len(expected)
-    ):
-        raise ModelLoadError(
-            f"model.toml: target.names has {len(names)}, the model answers {len(expected)} a row"
-        )
+    names = _target_names(facts)
     units = manifest.target_units or [manifest.target_unit] * len(names)
     if len(units) != len(names):
         raise ModelLoadError(
             f"model.toml: target.units has {len(units)}, target.names has {len(names)}"
         )
-    return [
-        RegressionTarget(name, unit) for name, unit in zip(names, units, strict=True)
-    ]
+    return list(map(RegressionTarget, names, units))
+
+
+def _target_names(facts: ModelFacts) -> Sequence[str]:
+    manifest = facts.manifest
+    if manifest.target_name:
+        if manifest.target_names:
+            raise ModelLoadError(
+                "model.toml: target has name and names; use names for several targets"
+            )
+        return (manifest.target_name,)
+    expected = []
+    for spec in facts.outputs:
+        expected += _names_of(spec)
+    names = manifest.target_names
+    if not names:
+        return expected
+    is_known = all(_width(spec) > 0 for spec in facts.outputs)
+    if is_known and len(names) != len(expected):
+        raise ModelLoadError(
+            f"model.toml: target.names has {len(names)}, the model answers "
+            f"{len(expected)} a row"
+        )
+    return names
 
 
 def _names_of(spec: TensorSpec) -> list[str]:
@@ -92,43 +107,42 @@ class TabularRegression(TableTask):
     def __init__(self, rows: Rows, targets: Sequence[RegressionTarget]) -> None:
         super().__init__(rows)
         self._targets = targets
-        several = len(targets) > 1
-        self.answer_text = (
-            "numbers by row and target"
-            if several
-            else "one number a row, with its name and unit"
-        )
+        self.answer_text = "one number a row, with its name and unit"
+        if len(targets) > 1:
+            self.answer_text = "numbers by row and target"
 
     def structure(self) -> dict[str, Any]:
-        targets = [
-            {"name": target.name, "unit": target.unit} for target in self._targets
-        ]
-        target = targets[0] if len(targets) == 1 else {"name": "", "unit": ""}
-        return {
-            **super().structure(),
-            "target": target,
-            **({"targets": targets} if len(targets) > 1 else {}),
-        }
+        targets = []
+        for target in self._targets:
+            targets.append({"name": target.name, "unit": target.unit})
+        structure = super().structure()
+        if len(targets) == 1:
+            return {**structure, "target": targets[0]}
+        structure["target"] = {"name": "", "unit": ""}
+        if targets:
+            structure["targets"] = targets
+        return structure
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"row", "name", "value", "unit"}`` per row and target.
 
-        The row's number is there if there are several rows. ``top_k`` and ``threshold`` do not apply.
+        A row's number is omitted if it is the only row. ``top_k`` and ``threshold`` do
+        not apply.
         """
         rows = context
         outputs = list(runs[0].values())
+        answer: Answer = []
         if not rows or any(output.size % rows for output in outputs):
             values = np.concatenate([output.reshape(-1) for output in outputs])
-            return [self._targets[0].entry(None, float(value)) for value in values]
+            for value in values:
+                answer.append(self._targets[0].entry(None, float(value)))
+            return answer
         table = np.concatenate([_as_rows(output, rows) for output in outputs], axis=1)
         targets = self._targets_of(table.shape[1])
-        answer: Answer = []
         for row, values in enumerate(table.tolist()):
             number = row if rows > 1 else None
-            answer += [
-                target.entry(number, value)
-                for target, value in zip(targets, values, strict=True)
-            ]
+            for target, value in zip(targets, values, strict=True):
+                answer.append(target.entry(number, value))
         return answer
 
     def _targets_of(self, count: int) -> Sequence[RegressionTarget]:
@@ -136,10 +150,10 @@ class TabularRegression(TableTask):
         if len(self._targets) == count:
             return self._targets
         first = self._targets[0]
-        return [
-            RegressionTarget(f"{first.name}[{number}]", first.unit)
-            for number in range(count)
-        ]
+        targets = []
+        for number in range(count):
+            targets.append(RegressionTarget(f"{first.name}[{number}]", first.unit))
+        return targets
 
 
 def _as_rows(output: Array, rows: int) -> Array:

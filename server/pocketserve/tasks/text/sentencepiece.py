@@ -136,10 +136,9 @@ class SentencePiece:
         The total continues the sum of the previous segments, whose size affects rounding.
         """
         size = len(text)
-        unknown = self.model.unknown
         sums: list[float | None] = [before, *[None] * size]
         origins = [0] * (size + 1)
-        numbers = [unknown] * (size + 1)
+        numbers = [self.model.unknown] * (size + 1)
         scores = self.model.scores
         user_scores = self._user_scores
         piece_numbers = self._numbers
@@ -156,21 +155,34 @@ class SentencePiece:
                     continue
                 has_single = has_single or length == 1
                 score = user_scores.get(number)
-                total = start_sum + (scores[number] if score is None else score)
+                if score is None:
+                    score = scores[number]
+                total = start_sum + score
                 best = sums[end]
                 if best is None or total > best:
                     sums[end] = _single(total)
                     origins[end] = start
                     numbers[end] = number
-            if has_single:
-                continue
-            total = _single(start_sum + self._unknown_score)
-            best = sums[start + 1]
-            if best is None or total > best:
-                sums[start + 1] = total
-                origins[start + 1] = start
-                numbers[start + 1] = unknown
+            if not has_single:
+                self._add_unknown(start, sums, origins, numbers)
         return _backtrack(origins, numbers), sums[size] or 0.0
+
+    def _add_unknown(
+        self,
+        start: int,
+        sums: list[float | None],
+        origins: list[int],
+        numbers: list[int],
+    ) -> None:
+        """Take a character as unknown if nothing better ends behind it."""
+        start_sum = sums[start]
+        assert start_sum is not None
+        total = _single(start_sum + self._unknown_score)
+        best = sums[start + 1]
+        if best is None or total > best:
+            sums[start + 1] = total
+            origins[start + 1] = start
+            numbers[start + 1] = self.model.unknown
 
     def _merged(self, text: str) -> list[Piece]:
         """Return the pieces of a text by merging pairs (BPE)."""

@@ -166,30 +166,49 @@ class Canvas:
             bones: pairs of positions in ``points``.
         """
         import PIL.Image
-        from PIL import ImageDraw
 
         size = (SMOOTH * self._image.width, SMOOTH * self._image.height)
         layer = PIL.Image.new("RGBA", size, (0, 0, 0, 0))
+        spots = self._smooth_spots(points)
+        lines = []
+        for first, second in bones:
+            if first in spots and second in spots:
+                lines.append([spots[first], spots[second]])
+        self._draw_skeleton(layer, list(spots.values()), lines, colour(index))
+        reduced = layer.resize(self._image.size, PIL.Image.Resampling.BOX)
+        self._image.paste(reduced, (0, 0), reduced)
+
+    def _draw_skeleton(
+        self,
+        layer: Image,
+        spots: Sequence[tuple[float, float]],
+        lines: Sequence[Sequence[tuple[float, float]]],
+        shade: Colour,
+    ) -> None:
+        from PIL import ImageDraw
+
         draw = ImageDraw.Draw(layer)
-        spots: dict[int, tuple[float, float]] = {}
+        width = round(1.5 * SMOOTH * self._line)
+        for line in lines:
+            draw.line(line, fill=(*PANEL, SKELETON_ALPHA), width=width + 2 * SMOOTH)
+        for line in lines:
+            draw.line(line, fill=(*shade, SKELETON_ALPHA), width=width)
+        radius = 1.1 * width
+        edge = max(1, width // 3)
+        for x, y in spots:
+            frame = (x - radius, y - radius, x + radius, y + radius)
+            draw.ellipse(frame, fill=(*INK, 255), outline=(*PANEL, 255), width=edge)
+
+    def _smooth_spots(
+        self, points: Sequence[tuple[float, float] | None]
+    ) -> dict[int, tuple[float, float]]:
+        """Return the positions of visible points on the enlarged canvas."""
+        spots = {}
         for number, point in enumerate(points):
             if point is not None:
                 x, y = self._at(*point)
                 spots[number] = (SMOOTH * x, SMOOTH * y)
-        width = round(1.5 * SMOOTH * self._line)
-        for rim, shade in ((SMOOTH, PANEL), (0, colour(index))):
-            fill = (*shade, SKELETON_ALPHA)
-            for first, second in bones:
-                if first in spots and second in spots:
-                    line = [spots[first], spots[second]]
-                    draw.line(line, fill=fill, width=width + 2 * rim)
-        radius = 1.1 * width
-        edge = max(1, width // 3)
-        for x, y in spots.values():
-            frame = (x - radius, y - radius, x + radius, y + radius)
-            draw.ellipse(frame, fill=(*INK, 255), outline=(*PANEL, 255), width=edge)
-        reduced = layer.resize(self._image.size, PIL.Image.Resampling.BOX)
-        self._image.paste(reduced, (0, 0), reduced)
+        return spots
 
     def legend(self, entries: Sequence[tuple[str, int]]) -> None:
         """Draw names with colours in the lower left corner, as many as fit."""

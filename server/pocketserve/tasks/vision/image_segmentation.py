@@ -58,20 +58,19 @@ def fits(facts: ModelFacts) -> bool:
     if not takes_picture(facts):
         return False
     names = len(find_labels(facts).names)
+    if names < 2:
+        return False
     if _queries(facts.outputs) is not None:
-        return names > 1
+        return True
     if len(facts.outputs) != 1:
         return False
     output = facts.outputs[0]
-    if (
-        len(output.shape) == 3
-        and output.datatype.startswith(("INT", "UINT"))
-        and output.quantization is None
-    ):
-        return names > 1
+    is_integer = output.datatype.startswith(("INT", "UINT"))
+    if len(output.shape) == 3 and is_integer and output.quantization is None:
+        return True
     if _is_library_segmenter(facts) and len(output.shape) == 4:
-        return names > 1 and output.shape[1] in (-1, names)
-    return names > 1 and _channels(output, names) == names
+        return output.shape[1] in (-1, names)
+    return _channels(output, names) == names
 
 
 def _is_library_segmenter(facts: ModelFacts) -> bool:
@@ -80,19 +79,26 @@ def _is_library_segmenter(facts: ModelFacts) -> bool:
     Its maps are [1, classes, height, width].
     """
     architectures = facts.json_beside(CONFIG).get("architectures")
-    return isinstance(architectures, list) and "ForSemanticSegmentation" in str(
-        architectures[:1]
-    )
+    if not isinstance(architectures, list):
+        return False
+    return "ForSemanticSegmentation" in str(architectures[:1])
 
 
-def _queries(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | None:
-    """Return MaskFormer's classes and masks of queries; None for other models."""
+class _QueryOutputs(NamedTuple):
+    """MaskFormer's outputs: classes and masks of queries."""
+
+    classes: TensorSpec
+    masks: TensorSpec
+
+
+def _queries(outputs: Sequence[TensorSpec]) -> _QueryOutputs | None:
+    """Return MaskFormer's outputs; None for other models."""
     by_name = {spec.name: spec for spec in outputs}
-    classes, masks = (
-        by_name.get("class_queries_logits"),
-        by_name.get("masks_queries_logits"),
-    )
-    return None if classes is None or masks is None else (classes, masks)
+    classes = by_name.get("class_queries_logits")
+    masks = by_name.get("masks_queries_logits")
+    if classes is None or masks is None:
+        return None
+    return _QueryOutputs(classes, masks)
 
 
 def _channels(spec: TensorSpec, names: int) -> int:
@@ -117,7 +123,10 @@ class ImageSegmentation(PictureTask):
     """
 
     name = NAME
-    answer_text = "label, index, share and pixels of each class, largest first; with ?mask=png the mask too"
+    answer_text = (
+        "label, index, share and pixels of each class, largest first; with ?mask=png "
+        "the mask too"
+    )
 
     def __init__(self, facts: ModelFacts) -> None:
         super().__init__(picture_input(facts, NAME), find_labels(facts))
@@ -125,56 +134,44 @@ class ImageSegmentation(PictureTask):
         self.label_offset = options.label_offset
         self._is_channels_first = _is_library_segmenter(facts)
         self._queries = None if options.output else _queries(facts.outputs)
-        maps = [
-            spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)
-        ]
         if self._queries is not None:
-            maps = [self._queries[1]]
-        if options.output:
-            maps = [named_tensor(facts.outputs, "segmentation.output", options.output)]
-        if len(maps) != 1:
-            names = ", ".join(repr(spec.name) for spec in facts.outputs)
-            raise ModelLoadError(
-                f"model.toml: segmentation.output must name the map of classes, one of {names}"
-            )
-        self._output = maps[0]
+            self._output = self._queries.masks
+        else:
+            self._output = _map_output(facts, options.output)
 
     def structure(self) -> dict[str, Any]:
         """Return the class names; the meaning of a single one depends on the map."""
-        return super().structure() if len(self.labels) > 1 else {}
+        if len(self.labels) < 2:
+            return {}
+        return super().structure()
 
     def answer(
         self, runs: Runs, options: AnswerOptions, context: Any = None
     ) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "share", "pixels"}``, the largest share first.
 
-        With ``mask=png`` the answer has the mask, too. ``threshold`` is the lowest share. Bars of
-        a letterbox don't count.
+        With ``mask=png`` the answer has the mask, too. ``threshold`` is the lowest share.
+        Bars of a letterbox don't count.
         """
         classes, area = self._mask(runs[0], context)
         counts = np.bincount(classes.reshape(-1))
         names = self._names(runs[0], options.language)
-        entries: Answer = [
-            {
-                "label": label_of(names, int(index) + self._options.label_offset),
-                "index": int(index),
-                "share": float(counts[index] / classes.size),
-                "pixels": int(counts[index]),
-            }
-            for index in np.argsort(-counts, kind="stable")
-            if counts[index]
-            and counts[index] / classes.size >= (options.threshold or 0.0)
-        ]
+        threshold = options.threshold or 0.0
+        entries: Answer = []
+        for index in np.argsort(-counts, kind="stable").tolist():
+            pixels = int(counts[index])
+            share = pixels / classes.size
+            if not pixels or share < threshold:
+                break  # the following ones have fewer pixels
+            label = label_of(names, index + self._options.label_offset)
+            entries.append(
+                {"label": label, "index": index, "share": share, "pixels": pixels}
+            )
         entries = entries[: options.top_k]
         if "mask" not in options.values:
             return entries
-        return ExtendedAnswer(
-            entries,
-            {
-                "mask": base64.b64encode(_png(classes)).decode("ascii"),
-                "mask_box": area._asdict(),
-            },
-        )
+        mask = base64.b64encode(_png(classes)).decode("ascii")
+        return ExtendedAnswer(entries, {"mask": mask, "mask_box": area._asdict()})
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
         threshold = parameter(
@@ -186,49 +183,34 @@ class ImageSegmentation(PictureTask):
 
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         classes, area = self._mask(runs[0], context)
-        ground = [
-            entry["index"]
-            for entry in answer
-            if entry["label"].lower() in (BACKGROUND, "0")
-        ]
+        ground = []
+        legend = []
+        for entry in answer:
+            if entry["label"].lower() in (BACKGROUND, "0"):
+                ground.append(entry["index"])
+            else:
+                text = f"{entry['label']} {entry['share']:.0%}"
+                legend.append((text, entry["index"]))
         canvas.mask(classes, area, ground)
-        objects = [entry for entry in answer if entry["index"] not in ground]
-        canvas.legend(
-            [
-                (f"{entry['label']} {entry['share']:.0%}", entry["index"])
-                for entry in objects
-            ]
-        )
+        canvas.legend(legend)
 
     def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
         """Return the class names; the only name of a one-channel map is class 1's."""
         names = self._labels.in_language(language)
+        if len(names) != 1 or self._options.label_offset:
+            return names
         scores = self._map(outputs)
-        binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
-        return (
-            (BACKGROUND, *names)
-            if binary and len(names) == 1 and not self._options.label_offset
-            else names
-        )
+        is_binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
+        return (BACKGROUND, *names) if is_binary else names
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
         """Return class numbers [height, width] and their area, without letterbox bars."""
         classes = self._classes(self._map(outputs))
-        height, width = classes.shape
-        target, (full_width, full_height) = placement.target, placement.input
-        rows = (
-            round(target.y * height / full_height),
-            round((target.y + target.height) * height / full_height),
-        )
-        columns = (
-            round(target.x * width / full_width),
-            round((target.x + target.width) * width / full_width),
-        )
-        cut = classes[
-            rows[0] : max(rows[1], rows[0] + 1),
-            columns[0] : max(columns[1], columns[0] + 1),
-        ]
-        return cut, placement.source
+        target = placement.target
+        full_width, full_height = placement.input
+        rows = _part(target.y, target.height, classes.shape[0], full_height)
+        columns = _part(target.x, target.width, classes.shape[1], full_width)
+        return classes[rows, columns], placement.source
 
     def _map(self, outputs: Arrays) -> Array:
         """Return the map of classes.
@@ -239,13 +221,8 @@ class ImageSegmentation(PictureTask):
         """
         if self._queries is None:
             return real_values(outputs[self._output.name], self._output)
-        class_spec, mask_spec = self._queries
-        classes = softmax(
-            real_values(outputs[class_spec.name], class_spec)[0].astype(np.float64)
-        )
-        masks = sigmoid(
-            real_values(outputs[mask_spec.name], mask_spec)[0].astype(np.float64)
-        )
+        classes = softmax(_first_row(outputs, self._queries.classes))
+        masks = sigmoid(_first_row(outputs, self._queries.masks))
         weights = classes[:, :-1]  # the last class is "no object"
         scores: Array = np.einsum("qc,qhw->chw", weights, masks)[None]
         return scores
@@ -267,24 +244,47 @@ class ImageSegmentation(PictureTask):
             scores = scores[0]
         if scores.ndim == 3:
             axis = self._class_axis(scores.shape)
-            scores = (
-                scores.take(0, axis=axis)
-                if scores.shape[axis] == 1
-                else scores.argmax(axis=axis)
-            )
+            is_single = scores.shape[axis] == 1
+            scores = scores.take(0, axis) if is_single else scores.argmax(axis)
         if scores.ndim != 2:
             raise ApiError(
                 ErrorCode.INFERENCE_FAILED,
                 f"an output of shape {list(scores.shape)} is no map of classes",
             )
         if scores.dtype.kind not in "iu":
-            return np.asarray(
-                activate(scores, self._options.activation) > self._options.threshold,
-                np.uint8,
-            )
-        return np.clip(scores, 0, 65535).astype(
-            np.uint16 if scores.max(initial=0) > 255 else np.uint8
+            values = activate(scores, self._options.activation)
+            return np.asarray(values > self._options.threshold, np.uint8)
+        dtype = np.uint16 if scores.max(initial=0) > 255 else np.uint8
+        return np.clip(scores, 0, 65535).astype(dtype)
+
+
+def _map_output(facts: ModelFacts, name: str) -> TensorSpec:
+    """Return the named output, or else the only one that may be a map."""
+    if name:
+        return named_tensor(facts.outputs, "segmentation.output", name)
+    maps = []
+    for spec in facts.outputs:
+        if spec.open or len(spec.shape) in (3, 4):
+            maps.append(spec)
+    if len(maps) != 1:
+        names = ", ".join(repr(spec.name) for spec in facts.outputs)
+        raise ModelLoadError(
+            "model.toml: segmentation.output must name the map of classes, one of "
+            f"{names}"
         )
+    return maps[0]
+
+
+def _part(start: float, length: float, size: int, full_size: int) -> slice:
+    """Scale a range of the input to a map's size; keep at least one element."""
+    first = round(start * size / full_size)
+    last = round((start + length) * size / full_size)
+    return slice(first, max(last, first + 1))
+
+
+def _first_row(outputs: Arrays, spec: TensorSpec) -> Array:
+    row: Array = real_values(outputs[spec.name], spec)[0]
+    return row.astype(np.float64)
 
 
 def _png(classes: Array) -> bytes:

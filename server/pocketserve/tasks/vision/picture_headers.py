@@ -18,27 +18,41 @@ from pocketserve.tasks.base import invalid_input
 # Blocks before the first picture; megabytes of profiles and XMP data have some
 # thousands.
 MAX_STEPS = 1 << 16
-MAX_SCANS = 100  # of a JPEG file; encoders make ten, and each costs the decoder a walk over all of its pixels
+MAX_SCANS = 100
+"""Limit of scans in a JPEG file; encoders write ten.
+
+Each costs the decoder a pass over all pixels.
+"""
 OTHER_KINDS = (
-    *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
-    *((b"\xff\x0a", "JPEG XL"), (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL")),
-    *((b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\xff\x4f\xff\x51", "JPEG 2000")),
-    *(
-        (b"%PDF", "PDF"),
-        (b"8BPS", "PSD"),
-        (b"\0\0\x01\0", "ICO"),
-        (b"qoif", "QOI"),
-        (b"DDS ", "DDS"),
-    ),
-    *((b"v/1\x01", "OpenEXR"), (b"#?RADIANCE", "Radiance HDR")),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"%PDF", "PDF"),
+    (b"8BPS", "PSD"),
+    (b"\0\0\x01\0", "ICO"),
+    (b"qoif", "QOI"),
+    (b"DDS ", "DDS"),
+    (b"v/1\x01", "OpenEXR"),
+    (b"#?RADIANCE", "Radiance HDR"),
 )
-"""First bytes of pictures that Pillow may know and this server does not open: their decoders see bytes of anybody."""
+"""First bytes of pictures that Pillow may open and this server rejects.
+
+Otherwise their decoders would get bytes from any client.
+"""
 
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
-"""The start of a JPEG segment, or the picture's start or end: not stuffing, TEM or a restart."""
+"""The marker of a JPEG segment, or of a picture's start or end.
+
+Stuffing, TEM and restarts don't match.
+"""
 
 
 def picture_kind(body: memoryview) -> str:
@@ -76,31 +90,56 @@ def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
 
     A malformed file is read as Pillow does, since its allocation counts.
     """
-    file, steps = io.BytesIO(body), itertools.count()
-    file.seek(13 + (6 << (body[10] & 7) if body[10] & 0x80 else 0))
-
-    def read_block() -> bytes:
-        _limit(next(steps))
-        return file.read(int.from_bytes(file.read(1), "little"))
-
     width, height = unpack_from("<HH", body, 6)
-    while (kind := file.read(1)) not in (b"", b";"):
-        _limit(next(steps))
+    palette = 6 << (body[10] & 7) if body[10] & 0x80 else 0
+    blocks = _GifBlocks(body, 13 + palette)
+    while True:
+        kind = blocks.next_kind()
+        if kind in (b"", b";"):
+            return width, height
         if kind == b"!":
-            label, block = file.read(1), read_block()
-            if label == b"\xff" and block.startswith(b"NETSCAPE2.0"):
-                read_block()
-            # An empty first block is the end only in a comment.
-            if label != b"\xfe" or block:
-                while read_block():
-                    pass
+            blocks.skip_extension()
         elif kind == b",":
-            frame = file.read(9)
+            frame = blocks.read(9)
             if len(frame) == 9:
-                x, y, wide, high = unpack_from("<HHHH", frame)
-                width, height = max(width, x + wide), max(height, y + high)
-            break
-    return width, height
+                x, y, frame_width, frame_height = unpack_from("<HHHH", frame)
+                width = max(width, x + frame_width)
+                height = max(height, y + frame_height)
+            return width, height
+
+
+class _GifBlocks:
+    """A position in the blocks of a GIF; the number of steps is limited."""
+
+    def __init__(self, body: bytes | memoryview, start: int) -> None:
+        self._file = io.BytesIO(body)
+        self._file.seek(start)
+        self._steps = itertools.count()
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(size)
+
+    def next_kind(self) -> bytes:
+        """Return the byte that begins a block; empty at the end."""
+        kind = self._file.read(1)
+        if kind not in (b"", b";"):
+            _limit(next(self._steps))
+        return kind
+
+    def skip_extension(self) -> None:
+        label = self._file.read(1)
+        block = self._sub_block()
+        if label == b"\xff" and block.startswith(b"NETSCAPE2.0"):
+            self._sub_block()
+        # An empty first block is the end only in a comment.
+        if label != b"\xfe" or block:
+            while self._sub_block():
+                pass
+
+    def _sub_block(self) -> bytes:
+        _limit(next(self._steps))
+        size = int.from_bytes(self._file.read(1), "little")
+        return self._file.read(size)
 
 
 def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
@@ -109,9 +148,9 @@ def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
     if len(start) < 10:
         return None  # a file that ends here has no picture
     if kind == b"VP8X":
-        return int.from_bytes(start[4:7], "little") + 1, int.from_bytes(
-            start[7:10], "little"
-        ) + 1
+        width = int.from_bytes(start[4:7], "little") + 1
+        height = int.from_bytes(start[7:10], "little") + 1
+        return width, height
     if kind == b"VP8L":
         bits = int.from_bytes(start[1:5], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
@@ -123,18 +162,21 @@ def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
 
 def _multi_scan_jpeg_size(body: bytes | memoryview) -> tuple[int, int] | None:
     """Return the size if the first scan lacks part of the picture, as in libjpeg."""
-    components, size, progressive = 0, (0, 0), False
+    components = 0
+    size = (0, 0)
+    is_progressive = False
     for step, (marker, at) in enumerate(_jpeg_segments(body)):
         _limit(step)
         segment = body[at : at + 8]
         if marker in (_SOI, _EOI):
-            continue  # libjpeg goes on behind a file that has tables alone
+            continue  # libjpeg continues after a file that only has tables
         if len(segment) < 3:
             return None
         if marker == _SOS:
-            return size if progressive or segment[2] < components else None
+            has_more_scans = is_progressive or segment[2] < components
+            return size if has_more_scans else None
         if marker in _FRAMES and len(segment) == 8:
-            progressive = marker in _PROGRESSIVE
+            is_progressive = marker in _PROGRESSIVE
             height, width, components = unpack_from(">HHB", segment, 3)
             size = (width, height)
     return None
@@ -156,16 +198,20 @@ def scans_of(body: bytes) -> int:
 
 def _jpeg_segments(body: bytes | memoryview) -> Iterator[tuple[int, int]]:
     """Yield a JPEG's markers and the positions of their content, as libjpeg does."""
-    at = 2
-    while match := _MARKER.search(body, at):
-        marker, at = match[1][0], match.end()
+    match = _MARKER.search(body, 2)
+    while match is not None:
+        marker = match[1][0]
+        at = match.end()
         yield marker, at
         if marker not in (_SOI, _EOI) and at + 2 <= len(body):
-            at += max(2, unpack_from(">H", body, at)[0])
+            (length,) = unpack_from(">H", body, at)
+            at += max(2, length)
+        match = _MARKER.search(body, at)
 
 
 def _limit(steps: int) -> None:
     if steps >= MAX_STEPS:
         raise invalid_input(
-            f"the picture file has more than {MAX_STEPS} blocks in front of the picture; save it anew"
+            f"the picture file has more than {MAX_STEPS} blocks in front of the "
+            "picture; save it anew"
         )

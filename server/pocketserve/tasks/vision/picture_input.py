@@ -498,9 +498,7 @@ class PictureTask(ABC):
         if is_tensor(body, hints):
             raise invalid_input("annotate needs a picture, the body holds numbers")
         # late: few answers are drawn
-        from pocketserve.tasks.vision.drawing import (
-            Canvas,
-        )
+        from pocketserve.tasks.vision.drawing import Canvas
 
         canvas = Canvas(body, hints, self._picture.max_pixels)
         self._draw(canvas, runs, answer, context)

@@ -479,28 +479,44 @@ def _resize(
             return _crop_scaled(image, placement, options, scaled)
     if options.sizing is not None and options.sizing.cut is not None:
         region = placement.source
-    # The decoder may have scaled the picture down.
-    x = image.width / placement.picture[0]
-    y = image.height / placement.picture[1]
-    source = placement.source
-    left, top = source.x * x, source.y * y
-    right, bottom = left + source.width * x, top + source.height * y
+    box = _source_box(image, placement)
     if region is not None:
         # Resampling must not mix in pixels from outside the region.
+        x, y = _decoded_scale(image, placement)
         cut = _covering(region, x, y, image.size)
         image = strips.crop(image, cut)
-        left, right = left - cut[0], right - cut[0]
-        top, bottom = top - cut[1], bottom - cut[1]
-    box = (
-        max(left, 0.0),
-        max(top, 0.0),
-        min(right, image.width),
-        min(bottom, image.height),
-    )
+        left, top, right, bottom = box
+        box = (left - cut[0], top - cut[1], right - cut[0], bottom - cut[1])
+    box = _clipped(box, image.size)
     size = (int(placement.target.width), int(placement.target.height))
     if image.size != size or box != (0, 0, *image.size):
         image = strips.resize(image, size, options.resample or "bilinear", box)
     return _fill_around(image, placement, options)
+
+
+def _decoded_scale(image: Image, placement: Placement) -> tuple[float, float]:
+    """Return the scale of the decoded picture; the decoder may have reduced it."""
+    width, height = placement.picture
+    return image.width / width, image.height / height
+
+
+def _source_box(
+    image: Image, placement: Placement
+) -> tuple[float, float, float, float]:
+    """Return the placement's source in pixels of the decoded picture."""
+    x, y = _decoded_scale(image, placement)
+    source = placement.source
+    left, top = source.x * x, source.y * y
+    return left, top, left + source.width * x, top + source.height * y
+
+
+def _clipped(
+    box: tuple[float, float, float, float], size: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """Clip a box (left, top, right, bottom) to a picture."""
+    left, top, right, bottom = box
+    width, height = size
+    return max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)
 
 
 def _covering(

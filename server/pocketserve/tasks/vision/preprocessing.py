@@ -327,24 +327,12 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
         if crop is not None:
             return _cropped(name, config, exact, (shortest, longest), within, crop)
     pad = _config_size(config.get("pad_size"))
-    above = _side(config.get(MULTIPLE_ABOVE)) or 1
     if shortest and longest:
-        multiple = 16 if name == "YolosImageProcessor" else 1
-        sizing = Sizing(
-            shortest=shortest,
-            longest=longest,
-            multiple=multiple,
-            multiple_above=above,
-            pad=pad,
-        )
-        return ImageOptions(
-            size=pad or (shortest, shortest), resize="stretch", sizing=sizing
-        )
+        return _between(name, config, shortest, longest)
     if longest:
         within = (longest, longest)
     if within is not None:
-        sizing = Sizing(within=within, multiple_above=above, pad=pad)
-        return ImageOptions(size=pad or within, resize="stretch", sizing=sizing)
+        return _within(config, within)
     if shortest:
         return _shortest_only(name, config, shortest, pad)
     if exact is None:
@@ -352,6 +340,30 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
     if pad is not None and (pad[0] < exact[0] or pad[1] < exact[1]):
         pad = None  # the libraries refuse it
     return ImageOptions(size=pad or exact, sizing=Sizing(exact, pad=pad))
+
+
+def _between(
+    name: str, config: Mapping[str, Any], shortest: int, longest: int
+) -> ImageOptions:
+    """Return the options of a processor that limits both edges."""
+    pad = _config_size(config.get("pad_size"))
+    sizing = Sizing(
+        shortest=shortest,
+        longest=longest,
+        multiple=16 if name == "YolosImageProcessor" else 1,
+        multiple_above=_side(config.get(MULTIPLE_ABOVE)) or 1,
+        pad=pad,
+    )
+    size = pad or (shortest, shortest)
+    return ImageOptions(size=size, resize="stretch", sizing=sizing)
+
+
+def _within(config: Mapping[str, Any], limits: tuple[int, int]) -> ImageOptions:
+    """Return the options of a processor that fits pictures into a box."""
+    pad = _config_size(config.get("pad_size"))
+    above = _side(config.get(MULTIPLE_ABOVE)) or 1
+    sizing = Sizing(within=limits, multiple_above=above, pad=pad)
+    return ImageOptions(size=pad or limits, resize="stretch", sizing=sizing)
 
 
 def _cropped(
@@ -500,9 +512,7 @@ def _export_tool(facts: ModelFacts) -> ImageOptions:
     if not facts.may_be_export:
         return ImageOptions()
     # late: few models are exports
-    from pocketserve.tasks.foreign.exports.lobe import (
-        lobe_labels,
-    )
+    from pocketserve.tasks.foreign.exports.lobe import lobe_labels
     from pocketserve.tasks.foreign.exports.teachable_machine import project_of
 
     project = project_of(facts)

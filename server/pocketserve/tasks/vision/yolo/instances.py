@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,8 +44,9 @@ class InstanceDetection(PictureTask):
 
     name = "object-detection"
     answer_text = (
-        "label, index, score and box of each object, best first, in pixels of the picture; a rotated box has corners, "
-        "and with ?mask=png another object has its mask"
+        "label, index, score and box of each object, best first, in pixels of the "
+        "picture; a rotated box has corners, and with ?mask=png another object has its "
+        "mask"
     )
 
     def __init__(self, facts: ModelFacts, options: DetectionOptions) -> None:
@@ -80,8 +82,8 @@ class InstanceDetection(PictureTask):
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first.
 
-        Rotated boxes also have ``corners``. With ``mask=png`` other objects have ``mask`` and
-        ``mask_box``.
+        Rotated boxes also have ``corners``. With ``mask=png`` other objects have ``mask``
+        and ``mask_box``.
         """
         floor = self.threshold if options.threshold is None else options.threshold
         rows = self._best(self._rows(runs[0], floor), options)
@@ -90,7 +92,8 @@ class InstanceDetection(PictureTask):
         boxes = context.boxes_to_picture(_bounds(places))
         entries: Answer = []
         for position, box in enumerate(boxes):
-            if not (box[2] > box[0] and box[3] > box[1]):
+            left, top, right, bottom = box
+            if not (right > left and bottom > top):
                 continue
             number = int(rows.classes[position])
             entry: dict[str, Any] = {
@@ -102,15 +105,14 @@ class InstanceDetection(PictureTask):
             if self._is_rotated:
                 entry["corners"] = _points(context.to_picture(places[position]))
             elif "mask" in options.values:
-                entry.update(self._mask_entry(runs[0], rows, position, context))
+                entry |= self._mask_entry(runs[0], rows, position, context)
             entries.append(entry)
         return entries
 
     def _rows(self, outputs: Arrays, floor: float) -> Detections:
+        values = outputs[self._reader.spec.name]
         try:
-            return self._reader.read(
-                outputs[self._reader.spec.name], self._picture.size, floor
-            )
+            return self._reader.read(values, self._picture.size, floor)
         except ValueError as error:
             raise ApiError(
                 ErrorCode.INFERENCE_FAILED,
@@ -176,9 +178,9 @@ class InstanceDetection(PictureTask):
         prototypes = real_values(outputs[self._prototypes.name], self._prototypes)[0]
         if self._channel_axis == 3:
             prototypes = prototypes.transpose(2, 0, 1)
-        inside = mask_inside(
-            rows.extras[position], prototypes, self._picture.size, (x, y, end_x, end_y)
-        )
+        frame = (x, y, end_x, end_y)
+        weights = rows.extras[position]
+        inside = mask_inside(weights, prototypes, self._picture.size, frame)
         return Area(x, y, end_x - x, end_y - y), inside
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
@@ -195,12 +197,7 @@ class InstanceDetection(PictureTask):
     ) -> None:
         texts = [f"{entry['label']} {entry['score']:.0%}" for entry in answer]
         if self._is_rotated:
-            names = []
-            for entry, text in zip(answer, texts, strict=True):
-                points = [(point["x"], point["y"]) for point in entry["corners"]]
-                canvas.outline(points, entry["index"])
-                names.append((text, entry["index"]))
-            canvas.legend(names)
+            self._draw_outlines(canvas, answer, texts)
             return
         if answer:
             classes = self._mask_map(runs[0], answer, context)
@@ -209,6 +206,16 @@ class InstanceDetection(PictureTask):
         for entry, text in zip(answer, texts, strict=True):
             boxes.append((entry["box"], text, entry["index"]))
         canvas.boxes(boxes)
+
+    def _draw_outlines(
+        self, canvas: Canvas, answer: Answer, texts: Sequence[str]
+    ) -> None:
+        names = []
+        for entry, text in zip(answer, texts, strict=True):
+            points = [(point["x"], point["y"]) for point in entry["corners"]]
+            canvas.outline(points, entry["index"])
+            names.append((text, entry["index"]))
+        canvas.legend(names)
 
     def _mask_map(self, outputs: Arrays, answer: Answer, placement: Placement) -> Array:
         """Return the class of each input pixel that the picture covers.
@@ -249,11 +256,9 @@ def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int
 
     A row has as many extra numbers as there are prototypes.
     """
-    extras = (
-        (rows.shape[1] - 4 - classes, rows.shape[-1] - 6)
-        if len(rows.shape) == 3
-        else ()
-    )
+    if len(rows.shape) != 3:
+        return 1
+    extras = (rows.shape[1] - 4 - classes, rows.shape[-1] - 6)
     for axis in (1, 3):
         if prototypes.shape[axis] in extras:
             return axis
