@@ -18,6 +18,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Task
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import ApiError
 from vision_models import facts
 
 CONFIG = {
@@ -209,9 +210,12 @@ def served_task(
     return None if task.name == "tensors" else task
 
 
-def our_tensor(task: Task, file: bytes) -> Array:
-    """Return the task's input tensor for a picture."""
-    (run,) = task.prepare(memoryview(file), NO_HINTS).runs
+def our_tensor(task: Task, file: bytes) -> Array | None:
+    """Return the task's input tensor for a picture; None if it refuses the picture."""
+    try:
+        (run,) = task.prepare(memoryview(file), NO_HINTS).runs
+    except ApiError:
+        return None
     return np.asarray(run["pixel_values"])
 
 
@@ -248,8 +252,11 @@ def compare(
             task = tasks[shape]
             if task is None:
                 continue
+            ours = our_tensor(task, file)
+            if ours is None:
+                continue
             compared += 1
-            detail = difference(our_tensor(task, file), theirs)
+            detail = difference(ours, theirs)
             if detail:
                 is_fixed = shape != OPEN
                 row = Difference(name, settings, size, is_fixed, detail)

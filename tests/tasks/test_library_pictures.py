@@ -10,12 +10,14 @@ import pytest
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import tensors
-from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.base import NO_HINTS, AnswerOptions
+from pocketserve.tasks.foreign.registry import reject_unsupported_keys
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.vision.geometry import Area, Sizing, place_sized
 from pocketserve.tasks.vision.picture_input import picture_input, takes_picture
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import ApiError
 from vision_models import facts, picture
 
 PROCESSOR = "preprocessor_config.json"
@@ -251,6 +253,105 @@ def test_an_unknown_processor_is_noted(tmp_path: Path, name: str, count: int) ->
     select_task(model)
 
     assert sum("MyProcessor is unknown" in text for text in model.assumed) == count
+
+
+SIDES = {"height": 32, "width": 32}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "key"),
+    [
+        ("Owlv2ImageProcessor", {}, "image_processor_type = 'Owlv2ImageProcessor'"),
+        ("RfDetrImageProcessorFast", {"size": SIDES}, "image_processor_type"),
+        ("ViTImageProcessor", {"size": {"longest_edge": 32}}, "size"),
+        ("ConvNextImageProcessor", {"size": SIDES}, "size"),
+        ("ConvNextImageProcessor", {"do_center_crop": True}, "crop_size"),
+        (
+            "ConvNextImageProcessor",
+            {"do_center_crop": True, "crop_size": 24},
+            "do_center_crop",
+        ),
+        ("DetrImageProcessor", {"size": {"shortest_edge": 32}}, "size"),
+        ("ViTImageProcessor", {"do_center_crop": True}, "crop_size"),
+        ("CLIPImageProcessor", {"do_pad": True, "pad_size": 300}, "pad_size"),
+        ("EomtImageProcessor", {"do_pad": True}, "do_pad"),
+        ("DPTImageProcessor", {"do_pad": True, "size_divisor": 8}, "size_divisor"),
+        ("PerceiverImageProcessor", {"size": 300}, "crop_size"),
+        ("PerceiverImageProcessor", {"do_resize": False}, "do_resize"),
+    ],
+)
+def test_settings_that_a_class_reads_otherwise_are_refused(
+    tmp_path: Path, name: str, settings: dict[str, Any], key: str
+) -> None:
+    shape = (1, 3, 32, 32)
+    processor = {"image_processor_type": name, **settings}
+    model = classifier(tmp_path, TensorSpec("x", "FP32", shape), {}, processor)
+
+    with pytest.raises(MetadataError, match=rf"not supported: .*\b{key}"):
+        reject_unsupported_keys(model, "image-classification")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shape"),
+    [
+        ("SiglipImageProcessor", {"size": 32}, (32, 42)),
+        ("ViTImageProcessor", {"size": 32}, (32, 32)),
+        ("ViTImageProcessor", {"size": 32, "default_to_square": False}, (32, 42)),
+        ("TextNetImageProcessor", {"size": {"shortest_edge": 33}}, (64, 64)),
+        (
+            "PoolFormerImageProcessor",
+            {"size": SIDES, "crop_pct": 0.5, "do_center_crop": False},
+            (64, 85),
+        ),
+        (
+            "PoolFormerImageProcessor",
+            {
+                "size": {"height": 32, "width": 24},
+                "crop_pct": 0.5,
+                "do_center_crop": False,
+            },
+            (64, 48),
+        ),
+        (
+            "ViTImageProcessor",
+            {"size": {"shortest_edge": 32}, "do_pad": True, "pad_size": 50},
+            (50, 50),
+        ),
+        ("DetrImageProcessor", {"size": 40, "max_size": 50}, (38, 50)),
+    ],
+)
+def test_settings_are_read_as_by_their_class(
+    tmp_path: Path, name: str, settings: dict[str, Any], shape: tuple[int, int]
+) -> None:
+    processor = {"image_processor_type": name, **settings}
+    spec = TensorSpec("x", "FP32", (1, 3, -1, -1))
+    task = select_task(classifier(tmp_path, spec, {}, processor))
+    (run,) = task.prepare(picture(64, 48), NO_HINTS).runs
+
+    assert run["x"].shape == (1, 3, *shape)
+
+
+def test_a_fixed_input_takes_what_fits_of_varying_sizes(tmp_path: Path) -> None:
+    """A processor's exact result comes before stretching to the input's size."""
+    processor = {
+        "image_processor_type": "ViTImageProcessor",
+        "size": {"shortest_edge": 24},
+    }
+    both = []
+    for shape in ((1, 3, 24, 32), (1, 3, -1, -1)):
+        model = classifier(tmp_path, TensorSpec("x", "FP32", shape), {}, processor)
+        (run,) = select_task(model).prepare(picture(64, 48), NO_HINTS).runs
+        both.append(run["x"])
+
+    np.testing.assert_array_equal(*both)
+
+
+def test_a_picture_without_a_middle_is_refused(tmp_path: Path) -> None:
+    processor = {"image_processor_type": "PerceiverImageProcessor"}
+    model = classifier(tmp_path, OPEN, {}, processor)
+
+    with pytest.raises(ApiError, match="too small to be cropped"):
+        picture_input(model, "image-classification").read(picture(1, 40))
 
 
 # Detectors

@@ -392,19 +392,20 @@ def _as_sides(size: object, is_square: bool = True, longest: object = None) -> o
 
 
 _OTHER_NAMES: Final = (
-    "Apertus1p5 Aria BridgeTower CHMv2 Cohere2Vision CohereCompass Cosmos3Edge "
-    "DeepseekOcr2 DeepseekVL DeepseekVLHybrid DepthPro EfficientLoFTR Emu3 "
-    "Ernie4_5_VLMoe Ernie4_5_VL_Moe Fuyu Gemma3 Gemma4 Gemma4Unified Glm46V Glm4v "
-    "Glm5Next GlmImage Glmga GotOcr2 GraniteDocling HYV4VL HunYuanVL Idefics "
-    "Idefics2 Idefics3 Inkling Inkling2 Janus Kimi_K25 Kosmos2_5 LayoutLMv2 "
-    "Lfm2Vl LightGlue Llama4 Llava LlavaNext LlavaOnevision MiniCPMOcr "
+    "Apertus1p5 Aria BridgeTower CHMv2 Chameleon Cohere2Vision CohereCompass "
+    "Cosmos3Edge DeepseekOcr2 DeepseekVL DeepseekVLHybrid DepthPro EfficientLoFTR "
+    "Emu3 Ernie4_5_VLMoe Ernie4_5_VL_Moe Fuyu Gemma3 Gemma4 Gemma4Unified Glm46V "
+    "Glm4v Glm5Next GlmImage Glmga GotOcr2 GraniteDocling HYV4VL HunYuanVL "
+    "Idefics Idefics2 Idefics3 Inkling Inkling2 Janus Kimi_K25 Kosmos2_5 "
+    "LayoutLMv2 Lfm2Vl LightGlue Llama4 Llava LlavaNext LlavaOnevision MiniCPMOcr "
     "MiniCPMV4_6 MiniMaxM3VL Mllama Molmo2 MuseGlimmer "
-    "NemotronH_Omni_Reasoning_V3 NeoMME Ovis2 Owlv2 PPDocLayoutV2 PPDocLayoutV3 "
-    "PPDocLayoutV4 PPFormulaNet PPLCNet PPOCRV5ServerDet PPOCRV5ServerRec "
-    "PPOCRV6SmallRec PaddleOCRVL PerceptionLM Phi4Multimodal Pix2Struct Pixtral "
-    "PromptDepthAnything Qwen2VL RfDetr SLANeXt Sam Sam2 Sam3 Sapiens2 SegGpt "
-    "Siglip2 SmolVLM Step3p7 SuperGlue SuperPoint Swin2SR Tvp UVDoc UltraVBert "
-    "UnlimitedOcr VideoLlama3 VideoLlava VideoMAE Vilt VitMatte Vivit ZoeDepth "
+    "NemotronH_Omni_Reasoning_V3 NeoMME Ovis2 Owlv2 PI0 PPChart2Table "
+    "PPDocLayoutV2 PPDocLayoutV3 PPDocLayoutV4 PPFormulaNet PPLCNet "
+    "PPOCRV5ServerDet PPOCRV5ServerRec PPOCRV6SmallRec PaddleOCRVL PerceptionLM "
+    "Phi4Multimodal Pix2Struct Pixtral PromptDepthAnything Qwen2VL RfDetr SLANeXt "
+    "Sam Sam2 Sam3 Sapiens2 SegGpt Siglip2 SmolVLM Step3p7 SuperGlue SuperPoint "
+    "Swin2SR TimmWrapper Tvp UVDoc UltraVBert UnlimitedOcr VideoLlama3 VideoLlava "
+    "VideoMAE Vilt VitMatte Vivit ZoeDepth "
 )
 _OTHERS: Final = frozenset(f"{name}ImageProcessor" for name in _OTHER_NAMES.split())
 """Classes that prepare pictures in a way of their own, which the server doesn't have."""

@@ -153,7 +153,7 @@ def place_sized(
 
 
 def _middle(area: Area, share: tuple[float, float]) -> Area:
-    """Return an area's middle, in whole pixels.
+    """Return an area's middle, in whole pixels; it may be empty.
 
     Its sides are shares of the area's shorter side.
     """
@@ -162,7 +162,7 @@ def _middle(area: Area, share: tuple[float, float]) -> Area:
     height = min(area.height, int(share[1] * shorter))
     x = area.x + (area.width - width) // 2
     y = area.y + (area.height - height) // 2
-    return Area(x, y, max(1, width), max(1, height))
+    return Area(x, y, width, height)
 
 
 def _visible(

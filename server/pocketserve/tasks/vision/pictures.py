@@ -108,6 +108,8 @@ def read_picture(
         placement = None
         if options.sizing is not None:
             placement = place_sized(source.upright_size, options.sizing, region)
+            if min(placement.source.width, placement.source.height) == 0:
+                raise invalid_input("the picture is too small to be cropped")
             if not takes_any_size and placement.input != size:
                 placement, options = None, options._replace(sizing=None)
         if placement is None:
@@ -479,14 +481,14 @@ def _resize(
             return _crop_scaled(image, placement, options, scaled)
     if options.sizing is not None and options.sizing.cut is not None:
         region = placement.source
-    box = _source_box(image, placement)
+    scale = _decoded_scale(image, placement)
+    origin = (0, 0)
     if region is not None:
         # Resampling must not mix in pixels from outside the region.
-        x, y = _decoded_scale(image, placement)
-        cut = _covering(region, x, y, image.size)
+        cut = _covering(region, *scale, image.size)
         image = strips.crop(image, cut)
-        left, top, right, bottom = box
-        box = (left - cut[0], top - cut[1], right - cut[0], bottom - cut[1])
+        origin = cut[:2]
+    box = _source_box(placement.source, scale, origin)
     box = _clipped(box, image.size)
     size = (int(placement.target.width), int(placement.target.height))
     if image.size != size or box != (0, 0, *image.size):
@@ -501,13 +503,15 @@ def _decoded_scale(image: Image, placement: Placement) -> tuple[float, float]:
 
 
 def _source_box(
-    image: Image, placement: Placement
+    source: Area, scale: tuple[float, float], origin: tuple[int, int]
 ) -> tuple[float, float, float, float]:
-    """Return the placement's source in pixels of the decoded picture."""
-    x, y = _decoded_scale(image, placement)
-    source = placement.source
-    left, top = source.x * x, source.y * y
-    return left, top, left + source.width * x, top + source.height * y
+    """Return a source's edges in pixels of the decoded picture, from an origin."""
+    left = source.x * scale[0] - origin[0]
+    top = source.y * scale[1] - origin[1]
+    # From the moved edges: a whole picture then keeps exactly its size.
+    right = left + source.width * scale[0]
+    bottom = top + source.height * scale[1]
+    return left, top, right, bottom
 
 
 def _clipped(
