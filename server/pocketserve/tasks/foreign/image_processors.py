@@ -250,7 +250,7 @@ def complete_processor(
                 values.pop(key, None)
         for key, classes in _IGNORED_BY.items():
             if name in classes:
-                values.pop(key, None)
+                values[key] = defaults.get(key)
     values["size"] = _size_of(name, values, defaults.get("size"))
     values["crop_size"] = _as_sides(values.get("crop_size"))
     values["pad_size"] = _as_sides(values.get("pad_size"))
@@ -292,6 +292,7 @@ _IGNORED_BY: Final[Mapping[str, tuple[str, ...]]] = {
         "SegformerImageProcessor",
         "YolosImageProcessor",
     ),
+    "do_normalize": ("MobileViTImageProcessor",),
     "size": ("GLPNImageProcessor",),
     "pad_size": (
         "BeitImageProcessor",
@@ -463,6 +464,11 @@ def conflicting_keys(settings: Mapping[str, Any], task: str) -> list[str]:
         keys.append("do_pad")
     if name == "DPTImageProcessor" and settings.get("size_divisor") is not None:
         keys.append("size_divisor")
+    if name in _OF_TORCHVISION:
+        if settings.get("resample", _BILINEAR) != _BILINEAR:
+            keys.append("resample")
+        if is_cropped:
+            keys.append("do_center_crop")
     if name == "PerceiverImageProcessor" and is_cropped:
         keys.extend(_perceiver_conflicts(settings))
     return keys
@@ -478,6 +484,13 @@ def _perceiver_conflicts(settings: Mapping[str, Any]) -> list[str]:
     is_larger = size["height"] > crop["height"] or size["width"] > crop["width"]
     return ["crop_size"] if is_larger else []
 
+
+_OF_TORCHVISION: Final = (
+    "DINOv3ViTImageProcessor",
+    "Tipsv2DptImageProcessor",
+    "Tipsv2ImageProcessor",
+)
+"""Classes that resize pictures as torchvision does; Pillow's other filters round."""
 
 _CROPS_ITSELF: Final = ("ConvNextImageProcessor",)
 """Classes that crop before ``do_center_crop`` does."""
