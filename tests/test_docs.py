@@ -225,21 +225,35 @@ def test_the_site_leads_to_every_page() -> None:
     assert shown == set(pocketserve_client.__all__) - {"__version__"}
 
 
+def requirements(folder: Path) -> set[str]:
+    """Return the names of the packages that a distribution needs."""
+    settings = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    lines = "\n".join(settings["project"]["dependencies"])
+    return set(re.findall(r"^[\w-]+", lines, re.MULTILINE))
+
+
+def imported_packages(folder: Path) -> set[str]:
+    """Return the top-level names that a folder's modules import."""
+    names = set()
+    for module in folder.rglob("*.py"):
+        text = module.read_text(encoding="utf-8")
+        names.update(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE))
+    return names
+
+
 def test_every_requirement_is_listed() -> None:
-    """The README's table has exactly the core's packages."""
-    text = (
-        (ROOT / "README.md")
-        .read_text(encoding="utf-8")
-        .partition("## The packages it uses")[2]
-    )
-    rows = re.findall(r"^\| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE)[1:]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    needed = set(
-        re.findall(r"^[\w-]+", "\n".join(project["dependencies"]), re.MULTILINE)
-    )
-    assert {name.lower() for row in rows for name in row.split(", ")} == needed
+    """The quickstart's table has exactly the core's packages."""
+    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    section = text.partition("The packages it installs")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)[1:]
+    names = {name.lower() for row in rows for name in row.split(", ")}
+    assert names == requirements(ROOT)
+    assert "`pocketserve-client` alone needs NumPy and platformdirs." in section
+
+
+def test_client_needs_only_packages_that_it_imports() -> None:
+    assert requirements(ROOT / "client") == {"numpy", "platformdirs"}
+    assert requirements(ROOT / "client") <= imported_packages(ROOT / "client")
 
 
 def documented_paths() -> list[re.Pattern[str]]:

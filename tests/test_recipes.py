@@ -1,4 +1,4 @@
-"""Run each page of ``docs/recipes`` from top to bottom."""
+"""Run each recipe, and the pages for hobbyists and researchers, from top to bottom."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ ANSWERS = {
     "camera": r"frame 7: \d 0\.",
 }
 """Patterns of each page's last answer."""
+FIRST_PAGES = {
+    "hobbyist": r"(?s)seven +0\.[89].*\nseven\n",
+    "researcher": r"(?s)tflite-dynamic.*(Serve|Keep) tflite",
+}
+"""The same for pages beside the folder of recipes."""
 NEEDS = {
     "photos": pytest.mark.onnx,
     "table": pytest.mark.onnx,
@@ -91,7 +96,18 @@ def test_every_page_is_tested() -> None:
 )
 def test_a_recipe_leads_to_the_answer(name: str, reader: Reader) -> None:
     """Every block works after the ones before it, and the answer is right."""
-    page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```(\w+) recipe\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    check_page(FOLDER / f"{name}.md", ANSWERS[name], reader)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", FIRST_PAGES)
+def test_a_first_page_leads_to_the_answer(name: str, reader: Reader) -> None:
+    check_page(FOLDER.parent / f"{name}.md", FIRST_PAGES[name], reader)
+
+
+def check_page(page: Path, expected: str, reader: Reader) -> None:
+    """Run a page's blocks in order; check that the output has the answer."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w+) recipe\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     printed = "".join(reader.run(language, code) for language, code in blocks)
-    assert re.search(ANSWERS[name], printed), printed
+    assert re.search(expected, printed), printed

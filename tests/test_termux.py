@@ -381,6 +381,19 @@ def test_a_clone_from_one_file_needs_no_network(tmp_path: Path) -> None:
     assert branch == "main\n"
 
 
+def test_the_readme_starts_with_tested_commands() -> None:
+    """Its blocks have only commands of the page whose blocks are run above."""
+    page = [*blocks("termux"), *blocks("termux background"), *blocks("bundle")]
+    tested = set("\n".join(page).splitlines())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r"^```sh (?:bundle|start)\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL
+    )
+    commands = "\n".join(shown).replace(" && ", "\n").splitlines()
+    assert "sh install-termux.sh" in commands
+    assert set(commands) <= tested
+
+
 def _check_autostart(termux: Termux, clone: Path) -> None:
     """Check that boot script and service serve the settings file's models."""
     boot = termux.home / ".termux/boot/pocketserve"

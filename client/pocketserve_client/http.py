@@ -278,10 +278,7 @@ class HttpTransport:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            # Imported late, because a server on this device has no TLS.
-            from requests.utils import DEFAULT_CA_BUNDLE_PATH
-
-            self._tls = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
+            self._tls = ssl.create_default_context()
         return self._tls
 
     def _open(self, seconds: float) -> _Connection:

@@ -20,6 +20,7 @@ from conftest import MODELS, Server
 from pocketserve.cli import main
 from pocketserve.cli.commands.predict import Steps
 from pocketserve.cli.fetch import fetch
+from pocketserve.cli.plain import plain_lines
 from pocketserve.cli.raw_inputs import read_inputs
 from pocketserve.terminal.errors import CommandError
 from pocketserve_client import ServerUnreachableError
@@ -116,6 +117,38 @@ def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
     assert rows[0]["label"] == "3"
     assert rows[2]["label"] == "7"
     assert float(rows[0]["score"]) == documents[0]["predictions"][0]["score"]
+
+
+def test_plain_prints_a_line_for_each_input(
+    run: Run, where: list[str], photos: Path
+) -> None:
+    """The line is the best label, or a table's value."""
+    files = (SAMPLES / "3.png", SAMPLES / "7.png")
+    assert run("digits", *files, "--plain", *where) == (0, "3\n7\n", "")
+    _, out, _ = run("digits", files[1], "--plain", "--top-k", 2, *where)
+    first, second = out.splitlines()
+    assert first == "7"
+    assert second in set("012345689")
+    code, out, _ = run("petals", "5.1", "3.5", "1.4", "--plain", *where)
+    assert code == 0
+    assert float(out) == pytest.approx(0.23, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "show_all", "expected"),
+    [
+        ({"predictions": []}, False, [""]),
+        ({"predictions": [{"label": "a\n\x1b[1mb"}]}, False, ["a \\x1b[1mb"]),
+        ({"predictions": [{"answer": "in oslo", "start": 3}]}, False, ["in oslo"]),
+        ({"predictions": [{"vector": [1.5]}]}, False, ['{"vector": [1.5]}']),
+        ({"text": "one two", "predictions": [{"text": "one"}]}, False, ["one two"]),
+        ({"text": "one two", "predictions": [{"text": "one"}]}, True, ["one"]),
+    ],
+)
+def test_plain_text_of_every_kind_of_answer(
+    answer: dict[str, Any], show_all: bool, expected: list[str]
+) -> None:
+    assert list(plain_lines(answer, show_all=show_all)) == expected
 
 
 def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -75,3 +76,24 @@ def test_types_are_right() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_page_of_the_guide(chromium: Browser, new_server: StartServer) -> None:
+    guide = (ROOT / "docs" / "app-developer.md").read_text("utf-8")
+    (html,) = re.findall(r"^```html page\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    contents = {}
+    for file in (PACKAGE / "src").glob("*.js"):
+        text = file.read_text("utf-8")
+        contents[f"/pocketserve/{file.name}"] = (text, "text/javascript")
+    with pages(contents) as (port, _):
+        origin = f"http://127.0.0.1:{port}"
+        server = new_server(MODELS, "--allowed-origins", origin)
+        document = html.replace("http://127.0.0.1:8470", server.url)
+        contents["/"] = (document, "text/html")
+        page = chromium.new_page()
+        page.set_default_timeout(LIMIT_MS)
+        page.goto(origin)
+        page.fill("#token", str(server.token))
+        page.set_input_files("#photo", str(MODELS / "digits" / "samples" / "7.png"))
+        page.wait_for_function("document.getElementById('answer').textContent === '7'")
+        page.close()

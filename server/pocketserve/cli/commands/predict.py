@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketserve.cli.plain import plain_lines
 from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
 from pocketserve.terminal.connection import (
     add_connection_options,
@@ -144,6 +145,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--csv",
         action="store_true",
         help="print a line of CSV for each entry of the answers",
+    )
+    formats.add_argument(
+        "--plain",
+        action="store_true",
+        help="print only the best label, value or text; with --top-k one a line",
     )
     add_connection_options(parser)
     return parser
@@ -330,6 +336,8 @@ def _writer(
         return _TableWriter().write
     if options.json:
         return partial(_collect, answers, several)
+    if options.plain:
+        return partial(_write_plain, options.top_k is not None)
     return _Display(options.model, several).show
 
 
@@ -359,6 +367,11 @@ class _Display:
 
 def _write_line(name: str, answer: dict[str, Any]) -> None:
     print(json.dumps({"source": name, **answer}), flush=True)
+
+
+def _write_plain(show_all: bool, name: str, answer: dict[str, Any]) -> None:
+    for line in plain_lines(answer, show_all=show_all):
+        print(line, flush=True)
 
 
 class _TableWriter:
