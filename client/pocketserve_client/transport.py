@@ -77,6 +77,12 @@ class Outputs(dict[str, Array]):
 
     server: str = ""
 
+    def _repr_html_(self) -> str:
+        """Return a table of the tensors for a notebook."""
+        from pocketserve_client.notebook import outputs_html
+
+        return outputs_html(self)
+
 
 class LabelledAnswer(dict[str, Any]):
     """An answer to raw input, with typed keys; ``server`` as in :class:`Outputs`."""
@@ -95,8 +101,22 @@ class LabelledAnswer(dict[str, Any]):
         def __getitem__(self, key: Literal["timing_ms"]) -> dict[str, float]: ...
         def __getitem__(self, key: Any) -> Any: ...
 
+    def _repr_html_(self) -> str:
+        """Return the picture and a table of the entries for a notebook."""
+        from pocketserve_client.notebook import answer_html
+
+        return answer_html(self)
+
 
 class Picture(bytes):
     """The bytes of a PNG or JPEG file; ``server`` as in :class:`Outputs`."""
 
     server: str = ""
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the file for a notebook, if it is a PNG."""
+        return bytes(self) if self.startswith(b"\x89PNG") else None
+
+    def _repr_jpeg_(self) -> bytes | None:
+        """Return the file for a notebook, if it is a JPEG."""
+        return bytes(self) if self.startswith(b"\xff\xd8") else None
