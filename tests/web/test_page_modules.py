@@ -143,3 +143,25 @@ def test_pairs_of_texts_are_sent_in_the_servers_form(tmp_path: Path) -> None:
         {"text": "a film", "text_pair": "good"},
         {"text": "a film", "text_pair": "bad"},
     ]
+
+
+def test_agreed_words_never_change(tmp_path: Path) -> None:
+    """Sentences that are fixed are cut from the sound."""
+    script = """
+    const words = new Agreement(), said = [];
+    const take = (text) => { words.take(wordsOf(text)); said.push([words.fixed.join(" "), words.open.join(" ")]); };
+    take("the cat"); take("the cut sat"); take("the cut, sat down. It"); take("a bat sat down. It is");
+    const end = words.cut([{ text: " The cut sat", end: 2.5 }, { text: " down. It is", end: 3 }]);
+    said.push(end, words.done.join(" "));
+    take("down. It is warm"); words.finish(); said.push(words.done.join(" "));
+    console.log(JSON.stringify(said));"""
+    assert run_module("inputs/agreement.js", script, tmp_path) == [
+        ["", "the cat"],
+        ["the", "cut sat"],
+        ["the cut, sat", "down. It"],
+        ["the cut, sat", "down. It is"],
+        2.5,
+        "the cut, sat",
+        ["down. It is", "warm"],
+        "the cut, sat down. It is warm",
+    ]

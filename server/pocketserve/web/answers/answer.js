@@ -3,6 +3,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { measure, milliseconds, number, percent } from "../format.js";
 import { t } from "../words.js";
 import { colourOf, isBackground } from "./overlay.js";
+import { transcriptView } from "./transcript.js";
 
 const MOST = 100; // entries that are listed
 const SHOWN_NUMBERS = 12;
@@ -13,7 +14,7 @@ export function summary(answer) {
   const first = answer.predictions[0];
   if (!first) return t("answer.nothing");
   if (first.value !== undefined) return `${first.name} ${measure(first.value)} ${first.unit ?? ""}`;
-  return String(first.answer ?? first.label ?? first.name ?? t("answer.there"));
+  return String(first.answer ?? answer.text ?? first.label ?? first.name ?? t("answer.there"));
 }
 
 /** The best answer in few words: `{name, value}`, such as a label and its score. */
@@ -21,11 +22,14 @@ export function headline(answer, sample) {
   const entries = ordered(answer.predictions);
   const first = entries[0];
   if (!first) return { name: t("answer.nothing"), value: "" };
+  if (isTranscript(answer)) return { name: answer.text, value: "" };
   if (first.value !== undefined) return { name: measure(first.value), value: first.unit ?? "" };
   if (first.box && entries.length > 1) return { name: counted(entries, sample), value: "" };
   const share = first.score ?? first.share;
   return { name: String(first.answer ?? nameOf(first, sample)), value: share === undefined ? "" : percent(share) };
 }
+
+const isTranscript = ({ text, predictions }) => text !== undefined && predictions.every((part) => part.start !== undefined);
 
 /** How many objects there are, with the names of the most frequent: "20 objects: 9 × 3, 4 × 7". */
 function counted(entries, sample) {
@@ -45,6 +49,7 @@ const ordered = (entries) => [...entries.filter((entry) => !isBackground(entry))
 /** An answer with the time that it took; `sample` is what it was given to. */
 export function answerView(answer, sample) {
   const entries = answer.predictions;
+  if (isTranscript(answer)) return html`<div class="answer">${transcriptView(answer)}${timing(answer)}</div>`;
   return html`<div class="answer">${entries.length ? entriesView(answer, sample) : html`<p class="best">${t("answer.nothing")}</p>`}
     ${answer.assumed ? html`<p class="caption">${t("answer.assumed", { settings: answer.assumed.join(", ") })}</p>` : nothing}
     ${timing(answer)}</div>`;

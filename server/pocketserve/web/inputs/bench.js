@@ -1,6 +1,7 @@
 // Where an input is made for a model: the kinds of input that it takes, one of them open, and its options.
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { camera } from "./camera.js";
+import { captions } from "./captions.js";
 import { drawing } from "./drawing.js";
 import { file, picture } from "./files.js";
 import { microphone, soundFile } from "./sound.js";
@@ -12,7 +13,7 @@ import { update } from "../page.js";
 import { t } from "../words.js";
 
 const INPUTS = {
-  picture: [picture, camera, drawing], sound: [microphone, soundFile], text: [text], texts: [texts], query: [query],
+  picture: [picture, camera, drawing], sound: [microphone, captions, soundFile], text: [text], texts: [texts], query: [query],
   pair: [pair, pairs],
   question: [question], rows: [rows], items: [items], tensors: [tensors], file: [file],
 };
@@ -112,7 +113,9 @@ export class Bench {
 /** The kinds of input that a model takes; drawings only where they are likely to be understood. */
 function kindsOf(metadata) {
   const kinds = metadata.card.accepts.flatMap((word) => INPUTS[word] ?? []);
-  return kinds.filter((kind) => kind !== drawing || isTiny(metadata) || isGrey(metadata));
+  const hears = metadata.card.task === "speech-to-text";
+  const isFit = (kind) => (kind === drawing ? isTiny(metadata) || isGrey(metadata) : kind !== captions || hears);
+  return kinds.filter(isFit);
 }
 
 const isGrey = ({ inputs }) => inputs.some(({ shape }) => shape.length === 4 && (shape[1] === 1 || shape[3] === 1));

@@ -4,24 +4,18 @@ import { number } from "../format.js";
 import { element, update } from "../page.js";
 import { faultBefore, mediaFault } from "./camera.js";
 import { Capture } from "./capture.js";
+import { RATE, samplesOf } from "./decoding.js";
 import { fileField, takeFiles } from "./files.js";
 import { t } from "../words.js";
 
-const RATE = 16_000; // samples a second that are sent; the server brings them to the model's rate
 const LONGEST_MS = 10_000;
+const LONGEST_SPEECH_MS = 300_000;
 const PLAIN = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
 
 /** Encoded sound -> a sample of 32-bit floats, one channel. */
 async function decode(blob) {
-  const decoded = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(await blob.arrayBuffer());
   const query = { format: "float32", rate: RATE };
-  return { body: new Blob([mixed(decoded)]), query, name: "samples.f32" };
-}
-
-function mixed(decoded) {
-  const channels = Array.from({ length: decoded.numberOfChannels }, (_, index) => decoded.getChannelData(index));
-  if (channels.length === 1) return channels[0];
-  return channels[0].map((_, at) => channels.reduce((sum, channel) => sum + channel[at], 0) / channels.length);
+  return { body: new Blob([await samplesOf(blob)]), query, name: "samples.f32", original: blob };
 }
 
 class SoundInput {
@@ -82,8 +76,10 @@ class SoundFileInput extends SoundInput {
 
 export const microphone = { name: "microphone", create: (bench) => new MicrophoneInput(bench) };
 
-class MicrophoneInput extends SoundInput {
+export class MicrophoneInput extends SoundInput {
   capture = new Capture();
+  longestMs = this.bench.metadata.card.task === "speech-to-text" ? LONGEST_SPEECH_MS : LONGEST_MS;
+  sliceMs = undefined; // how often a part of the recording is given; not before its end
 
   stop() {
     super.stop();
@@ -114,16 +110,21 @@ class MicrophoneInput extends SoundInput {
 
   begin(stream) {
     const parts = [];
-    this.recorder = new MediaRecorder(stream);
-    this.recorder.ondataavailable = (event) => parts.push(event.data);
-    this.recorder.onstop = () => this.finish(new Blob(parts, { type: this.recorder.mimeType }));
-    this.recorder.start();
+    const recorder = new MediaRecorder(stream);
+    const whole = () => new Blob(parts, { type: recorder.mimeType });
+    recorder.ondataavailable = (event) => {
+      parts.push(event.data);
+      if (recorder.state === "recording") this.listen?.(whole());
+    };
+    recorder.onstop = () => this.finish(whole());
+    recorder.start(this.sliceMs);
+    this.recorder = recorder;
     this.began = performance.now();
     this.timer = setInterval(() => this.tick(), 250);
   }
 
   tick() {
-    if (performance.now() - this.began > LONGEST_MS) this.end();
+    if (performance.now() - this.began > this.longestMs) this.end();
     update();
   }
 
@@ -132,11 +133,15 @@ class MicrophoneInput extends SoundInput {
   }
 
   view() {
-    const busy = this.capture.stream !== null;
-    return html`<p class="help">${t("sound.help", { seconds: number(LONGEST_MS / 1000, 0) })}</p>
+    return html`<p class="help">${t("sound.help", { seconds: number(this.longestMs / 1000, 0) })}</p>
       ${this.problem()}
-      <button class="primary" aria-pressed=${busy} @click=${() => (busy ? this.end() : this.record())}>
-        ${t(busy ? "sound.stop" : "sound.record")}</button>
-      <p class="tempo" aria-hidden="true">${busy ? `${number((performance.now() - this.began) / 1000, 0)} s` : ""}</p> ${this.heard()}`;
+      ${this.recordButton("sound.record", "sound.stop")} ${this.heard()}`;
+  }
+
+  recordButton(start, end) {
+    const busy = this.capture.stream !== null;
+    return html`<button class="primary" aria-pressed=${busy} @click=${() => (busy ? this.end() : this.record())}>
+        ${t(busy ? end : start)}</button>
+      <p class="tempo" aria-hidden="true">${busy ? `${number((performance.now() - this.began) / 1000, 0)} s` : ""}</p>`;
   }
 }
