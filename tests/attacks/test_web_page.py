@@ -63,6 +63,7 @@ def paths() -> Iterator[tuple[str, str]]:
             route.pattern.replace("{model}", "digits")
             .replace("{version}", "tflite")
             .replace("{region}", "r")
+            .replace("{sample}", "7.png")
         )
         yield route.method, path
 

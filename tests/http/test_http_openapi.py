@@ -147,6 +147,7 @@ def test_answers_are_as_described(new_server, server, document, route):
         route.pattern.replace("{model}", "petals")
         .replace("{version}", "tflite")
         .replace("{region}", "r")
+        .replace("{sample}", "row.json")
     )
     bodies = BODIES | (
         {"web_session": {"ticket": ticket_of(server)}}

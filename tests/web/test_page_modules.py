@@ -19,7 +19,7 @@ IMPORTS = re.compile(r"^import .*$", re.MULTILINE)
 
 STAND_INS = """
 const html = () => "", nothing = "", update = () => {}, say = () => {}, reveal = () => {};
-const summary = () => "", t = () => "";
+const summary = () => "", t = () => "", remember = () => {};
 const sessionStorage = { getItem: () => null, setItem: () => {} };
 const refreshModels = async () => {}, waiting = [], location = { port: "8470" };
 class Bench {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -146,3 +149,27 @@ def test_unloaded_model_can_be_tried(visited: Visit) -> None:
     visited.page.wait_for_selector(".work[data-model=petals]")
     visited.page.click("form .primary >> nth=0")
     visited.best("cm")
+
+
+def test_history_is_saved(visited: Visit) -> None:
+    visited.open_model("numbers")
+    visited.page.click("[data-sample='page.jpg']:has(img)")
+    visited.best("objects")
+    visited.page.click(".history summary")
+    files = {}
+    for kind in ("json", "csv"):
+        with visited.page.expect_download() as started:
+            visited.page.click(f"[data-export={kind}]")
+        files[kind] = Path(started.value.path()).read_text("utf-8")
+    (entry,) = json.loads(files["json"])
+    assert (entry["model"], entry["input"]) == ("numbers", "page.jpg")
+    assert len(entry["predictions"]) > 3
+    head, row = csv.reader(files["csv"].splitlines())
+    assert dict(zip(head, row, strict=True))["input"] == "page.jpg"
+    with visited.page.expect_download() as started:
+        visited.page.click(".entries button")
+    from PIL import Image
+
+    with Image.open(started.value.path()) as picture:
+        assert picture.format == "JPEG"
+        assert max(picture.size) <= 640

@@ -53,6 +53,22 @@ def test_pasted_and_dropped(visited: Visit) -> None:
         visited.best(digit)
 
 
+def test_samples_and_history(visited: Visit) -> None:
+    """One tap on a sample asks about it; the history keeps what was asked."""
+    page = visited.page
+    visited.open_model("digits", "drawing")
+    page.click("[data-sample='7.png']:has(img)")
+    visited.best("7")
+    visited.open_model("petals")
+    page.click("[data-sample='row.json']")
+    visited.best("0.2266")
+    page.click(".history summary")
+    names = page.locator(".entries .name").all_inner_texts()
+    assert names[-1] == "7"
+    assert names[0].startswith("0.2266")
+    assert page.locator(".entries img").count() == 1
+
+
 def test_drawing(visited: Visit) -> None:
     """A stroke from top to bottom is a one."""
     visited.open_model("digits", "drawing")

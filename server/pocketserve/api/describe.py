@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from pocketserve.api.samples import sample_names
 from pocketserve.engine.interface import fingerprint_of
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -154,6 +155,9 @@ def _card(
         "examples": _examples(model, port, local),
     }
     card = _without_empty(facts)
+    samples = sample_names(model.entry)
+    if samples:
+        card["samples"] = samples
     if isinstance(task, FormProvider):
         card |= task.form().facts()
     return card

@@ -371,11 +371,20 @@ ANSWERS: dict[str, Schema] = {
     ),
     "pairing_done": _record(proof=_hexadecimal(32), token=TEXT),
     "metrics": TEXT,
+    "sample": {},
     "openapi": ANYTHING,
 }
 _OTHER_TYPES: dict[str, dict[str, Schema]] = {
     "infer": {"application/octet-stream": _BINARY},
     "prediction": {"image/png": _BINARY, "image/jpeg": _BINARY},
+    "sample": {
+        "image/png": _BINARY,
+        "image/jpeg": _BINARY,
+        "image/webp": _BINARY,
+        "audio/wav": _BINARY,
+        "text/plain": TEXT,
+        "text/csv": TEXT,
+    },
     "transcription": {"text/plain": TEXT, "text/event-stream": TEXT},
     "translation": {"text/plain": TEXT, "text/event-stream": TEXT},
     "alive_or_page": {

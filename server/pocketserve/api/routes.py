@@ -63,6 +63,13 @@ def _oip() -> list[Route]:
     return [
         *routes,
         Route(
+            "GET",
+            "/v2/models/{model}/samples/{sample}",
+            "samples.sample",
+            "oip",
+            "sample",
+        ),
+        Route(
             "POST",
             "/v2/repository/index",
             "oip.repository_index",

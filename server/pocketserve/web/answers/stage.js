@@ -37,10 +37,11 @@ export class Stage {
     this.caption.replaceChildren();
   }
 
-  /** Return what is shown, with the drawing over it, as a JPEG file. */
-  picture() {
-    const width = this.shown.naturalWidth || this.shown.videoWidth;
-    const height = this.shown.naturalHeight || this.shown.videoHeight;
+  /** Return what is shown, with the drawing over it, as a JPEG file whose longer side has at most so many pixels. */
+  picture(longest = Infinity) {
+    const size = [this.shown.naturalWidth || this.shown.videoWidth, this.shown.naturalHeight || this.shown.videoHeight];
+    const scale = Math.min(1, longest / Math.max(...size));
+    const [width, height] = size.map((side) => Math.max(1, Math.round(side * scale)));
     const canvas = element("canvas", { width, height });
     const pen = canvas.getContext("2d");
     pen.drawImage(this.shown, 0, 0, width, height);

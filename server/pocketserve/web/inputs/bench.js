@@ -6,6 +6,7 @@ import { drawing } from "./drawing.js";
 import { file, picture } from "./files.js";
 import { microphone, soundFile } from "./sound.js";
 import { rows } from "./rows.js";
+import { Samples } from "./samples.js";
 import { tensors } from "./tensors.js";
 import { items, pair, pairs, query, question, text, texts } from "./texts.js";
 import { optionsView, queryOf } from "./options.js";
@@ -32,7 +33,8 @@ export class Bench {
 
   close() {
     this.input?.stop();
-    Object.assign(this, { metadata: null, kinds: [], kind: null, input: null, sample: null, options: {} });
+    this.samples?.close();
+    Object.assign(this, { metadata: null, samples: null, kinds: [], kind: null, input: null, sample: null, options: {} });
   }
 
   /** End what records; the sample stays. */
@@ -55,6 +57,8 @@ export class Bench {
   open(metadata) {
     const before = this.metadata;
     this.metadata = metadata;
+    this.samples?.close();
+    this.samples = new Samples(metadata);
     this.kinds = kindsOf(metadata);
     const isKept = this.kinds.includes(this.kind) && (!ofOneModel(this.kind) || sameInputs(before, metadata));
     if (isKept) {
@@ -71,6 +75,19 @@ export class Bench {
     this.kind = kind;
     this.input = kind?.create(this) ?? null;
     update();
+  }
+
+  /** Ask about a file that came with the model. */
+  async take(file) {
+    const kind = { image: picture, audio: soundFile }[file.type.split("/")[0]];
+    if (kind && this.kinds.includes(kind)) {
+      if (this.kind !== kind) this.choose(kind);
+      this.input.take(file);
+      return;
+    }
+    const content = await file.text();
+    const json = file.type === "application/json" ? { json: JSON.parse(content) } : { text: content };
+    this.submit({ body: file, query: {}, name: file.name, ...json });
   }
 
   /** The parameters of a request for a sample. */
@@ -99,6 +116,7 @@ export class Bench {
   view() {
     if (!this.kind) return html`<p class="notice">${t("input.none")}</p>`;
     return html`${this.kinds.length > 1 ? this.choices() : nothing}
+      ${this.samples.view((file) => this.take(file))}
       ${this.input.view()} ${optionsView(this)}`;
   }
 

@@ -61,6 +61,10 @@ class DrawingInput {
     this.canvas.toBlob((body) => this.bench.submit({ body, query: {}, name: "drawing.png" }), "image/png");
   }
 
+  thumbnail() {
+    return new Promise((resolve) => { this.canvas.toBlob(resolve, "image/jpeg"); });
+  }
+
   stageView() {
     const empty = () => { this.clear(); this.bench.sample = null; update(); };
     return html`<div class="drawing">${this.canvas}

@@ -10,6 +10,7 @@ const READABLE = /^image\/(jpeg|png|webp|gif|bmp)$/; // by every server; what el
 const LARGE = 2_000_000; // pixels: larger photos are sent in the size that the model needs
 const LEAST_SIDE = 1024; // pixels of the longer side that is sent
 const QUALITY = 0.92;
+const THUMBNAIL = 640; // pixels of the longer side of what the history keeps
 
 /** A button that chooses one file; files can be dropped and pasted anywhere. */
 export function fileField(accept, label, take, more = {}) {
@@ -110,7 +111,12 @@ class PictureInput {
   }
 
   draw(answer, width, height) {
-    if (width) this.stage.draw(answer, this.bench.metadata.card, width, height);
+    return width ? this.stage.draw(answer, this.bench.metadata.card, width, height) : undefined;
+  }
+
+  /** A small copy of the picture with the answer drawn on it. */
+  thumbnail() {
+    return this.stageView() ? this.stage.picture(THUMBNAIL) : null;
   }
 
   stageView() {

@@ -29,7 +29,7 @@ class SoundInput {
     URL.revokeObjectURL(this.player.src);
   }
 
-  async take(blob, sample) {
+  async hear(blob, sample) {
     URL.revokeObjectURL(this.player.src);
     this.player.src = URL.createObjectURL(blob);
     this.fault = "";
@@ -55,21 +55,21 @@ class SoundInput {
 export const soundFile = { name: "soundFile", create: (bench) => new SoundFileInput(bench) };
 
 class SoundFileInput extends SoundInput {
-  release = takeFiles("audio/", (chosen) => this.choose(chosen));
+  release = takeFiles("audio/", (chosen) => this.take(chosen));
 
   stop() {
     super.stop();
     this.release?.();
   }
 
-  async choose(chosen) {
+  async take(chosen) {
     const head = await chosen.slice(0, 4).text();
     const plain = { body: chosen, query: {}, name: chosen.name || "sound.wav" };
-    await this.take(chosen, () => (head === "RIFF" ? plain : decode(chosen)));
+    await this.hear(chosen, () => (head === "RIFF" ? plain : decode(chosen)));
   }
 
   view() {
-    return html`${fileField("audio/*", t("sound.choose"), (chosen) => this.choose(chosen))}
+    return html`${fileField("audio/*", t("sound.choose"), (chosen) => this.take(chosen))}
       ${this.problem()} ${this.heard()}`;
   }
 }
@@ -129,7 +129,7 @@ export class MicrophoneInput extends SoundInput {
   }
 
   finish(blob) {
-    if (this.bench.input === this && blob.size) this.take(blob, () => decode(blob));
+    if (this.bench.input === this && blob.size) this.hear(blob, () => decode(blob));
   }
 
   view() {

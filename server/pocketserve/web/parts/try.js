@@ -1,6 +1,7 @@
 // Try a model: choose it, give it an input, see the answer, take the request with you.
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { answerView, summary } from "../answers/answer.js";
+import { historyView, remember } from "../answers/history.js";
 import { Bench } from "../inputs/bench.js";
 import { available, defaultOf, loadIfUnloaded, models, natural, taskName } from "./models.js";
 import { reveal, say, update } from "../page.js";
@@ -101,6 +102,7 @@ function workView() {
       ${bench.view()}
       <p class="help" lang="en">${tried.metadata.parameters?.description ?? ""}</p></section>
     ${stage ? nothing : answerPanel(isWaiting)}</div>
+    ${historyView()}
     ${snippetsView(tried.model, tried.version, bench)}`;
 }
 
@@ -118,6 +120,13 @@ function againButton() {
   return html`<button @click=${() => bench.again()}>${t("again")}</button>`;
 }
 
+/** Note an answer in the history, with a picture of it once it is drawn. */
+async function keep(model, answer, sample, drawn) {
+  const { input } = bench;
+  await drawn;
+  remember(model, answer, sample, (await input?.thumbnail?.()) ?? null);
+}
+
 /** Ask about a sample; returns the failure, if there was one. What was asked since has its own answer. */
 async function ask(sample) {
   const { model, version } = tried;
@@ -130,7 +139,8 @@ async function ask(sample) {
     const answer = await predict(model, version, bench, sample);
     if (!isShown()) return null;
     Object.assign(tried, { answer, failure: null, pending: false });
-    sample.draw?.(answer);
+    const drawn = sample.draw?.(answer);
+    if (!sample.live) keep(model, answer, sample, drawn);
     say(summary(answer));
     if (isFirst || !sample.live) reveal(bench.stageView() ? ".stage" : ".answer", ".answer .best");
   } catch (failure) {

@@ -1,0 +1,44 @@
+"""Sample inputs of models: what is listed and sent, and what never is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import MODELS, StartServer
+from places import copy_folder
+
+SAMPLES = "/v2/models/petals/samples/"
+
+
+def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -> None:
+    """Links, folders, large files and other types stay private."""
+    models = tmp_path / "models"
+    copy_folder(MODELS / "petals", models / "petals")
+    folder = models / "petals" / "samples"
+    secret = models / "secret.txt"
+    secret.write_text("secret")
+    (folder / "link.txt").symlink_to(secret)
+    (folder / "page.html").write_text("<b>")
+    (folder / "folder.txt").mkdir()
+    (folder / "large.txt").write_bytes(bytes((4 << 20) + 1))
+    (folder / "notes.txt").write_text("Ναι", "utf-8")
+    (models / "bare.tflite").write_bytes((folder.parent / "petals.tflite").read_bytes())
+    server = new_server(models)
+
+    card = server.call("GET", "/v2/models/petals").json()["card"]
+    assert card["samples"] == ["notes.txt", "row.json"]
+    row = server.call("GET", SAMPLES + "row.json")
+    assert row.json() == [5.1, 3.5, 1.4]
+    assert row.headers["Content-Type"] == "application/json"
+    notes = server.call("GET", SAMPLES + "notes.txt")
+    assert notes.content.decode() == "Ναι"
+    assert "samples" not in server.call("GET", "/v2/models/bare").json()["card"]
+    for name in (
+        *("link.txt", "page.html", "folder.txt", "large.txt", "nothing.txt"),
+        *("..%2Fmodel.toml", "..%2f..%2fsecret.txt", "%00", "row.json%00", "a" * 300),
+    ):
+        refused = server.call("GET", SAMPLES + name)
+        assert refused.status_code == 404, name
+        assert "secret" not in refused.text
+    missing = server.call("GET", "/v2/models/nothing/samples/row.json")
+    assert missing.json()["code"] == "MODEL_NOT_FOUND"
