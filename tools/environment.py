@@ -131,7 +131,9 @@ ENVIRONMENTS = {
             "litellm==1.110.2",
             "langchain-openai==1.7.4",
             "llm==0.36",
+            "tritonclient[http]",
         ),
+        npm=("openai@7.59.0",),
     ),
     # The libraries that make models, for tests that compare their answers with ours.
     "families": Environment(

@@ -121,7 +121,7 @@ def test_tensors_complete_a_prompt(llm_server: Server) -> None:
     [
         ("embedder", "Hi", 400, "/v1/embeddings"),
         ("tiny", "", 400, "empty"),
-        ("tiny", "x" * 2000, 400, "model's context has"),
+        ("tiny", "x" * 2000, 400, "model's context length"),
     ],
 )
 def test_tensors_are_checked_as_other_prompts(
@@ -233,7 +233,7 @@ def test_a_prompt_over_the_context_gets_both_numbers(llm_server: Server) -> None
         fault = answer.json()["error"]
         assert fault["code"] == "context_length_exceeded"
         assert fault["param"] == "messages"
-        assert f"context has {gguf_files.CONTEXT}" in fault["message"]
+        assert f"context length of {gguf_files.CONTEXT}" in fault["message"]
 
 
 def test_an_unknown_model_is_404(llm_server: Server) -> None:

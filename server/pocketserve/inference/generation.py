@@ -262,9 +262,10 @@ def _refusal(error: EngineError, payload: GenerationPayload) -> ApiError:
     """Return the answer to a request that the engine refused."""
     if error.kind == TOO_LONG:
         text = (
-            f"the prompt has {error.details.get('n_prompt_tokens')} tokens, but the"
-            f" model's context has {error.details.get('n_ctx')}; send less, or give the"
-            " model a larger context in its model.toml"
+            # Other people's clients look for the words "is longer than …".
+            f"the prompt has {error.details.get('n_prompt_tokens')} tokens and is longer"
+            f" than the model's context length of {error.details.get('n_ctx')}; send"
+            " less, or give the model a larger context in its model.toml"
         )
         return ApiError(ErrorCode.CONTEXT_EXCEEDED, text)
     text = excerpt(error, 300)
