@@ -269,6 +269,10 @@ def _refusal(error: EngineError, payload: GenerationPayload) -> ApiError:
         )
         return ApiError(ErrorCode.CONTEXT_EXCEEDED, text)
     text = excerpt(error, 300)
+    if payload.path == EMBEDDINGS and "too large" in text:
+        # It reads a text as one batch, which has the size of the context.
+        text = "a text is longer than the model's context length; send shorter ones"
+        return ApiError(ErrorCode.CONTEXT_EXCEEDED, text)
     if error.status < 500:
         field = None
         if "JSON schema" in text:

@@ -112,8 +112,12 @@ def check_format(field: str, value: Any) -> dict[str, Any]:
     kind = content.get("type")
     if kind not in ("text", "json_object", "json_schema"):
         raise bad_field(f"{field}.type", "must be text, json_object or json_schema")
+    form, place = content, field
     if kind == "json_schema":
-        check_small_object(f"{field}.json_schema", content.get("json_schema"))
+        place = f"{field}.json_schema"
+        form = check_small_object(place, content.get("json_schema"))
+    if form.get("schema") is not None:
+        check_small_object(f"{place}.schema", form["schema"])
     check_schema(field, content)
     return content
 
@@ -134,6 +138,8 @@ def check_messages(field: str, value: Any) -> list[dict[str, Any]]:
     messages = []
     for number, message in enumerate(value):
         messages.append(_message(f"{field}[{number}]", message))
+    if [message["role"] for message in messages[-2:]] == ["assistant"] * 2:
+        raise bad_field(field, "must not end with two messages of the assistant")
     return messages
 
 
