@@ -32,6 +32,7 @@ from pocketserve_client.credentials import Credentials, find_credentials, find_s
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpTransport
 from pocketserve_client.inputs import (
+    File,
     Files,
     RawInput,
     is_list_of_files,
@@ -39,6 +40,7 @@ from pocketserve_client.inputs import (
     with_hint,
 )
 from pocketserve_client.language.chat import ChatStream, Messages, start_chat
+from pocketserve_client.language.transcripts import TranscriptStream, start_transcript
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import (
     OCTETS,
@@ -215,6 +217,45 @@ class Client:
             ServerError, ServerUnreachableError: no answer, with the first piece.
         """
         return start_chat(self._sender, model, messages, fields, _own_timeout(timeout))
+
+    def transcribe(
+        self,
+        model: str,
+        sound: File,
+        *,
+        language: str | None = None,
+        prompt: str | None = None,
+        temperature: float | None = None,
+        translate: bool = False,
+        timeout: float | None = None,
+    ) -> TranscriptStream:
+        """Write down the speech in a sound, and return it segment by segment.
+
+        The segments come as soon as they are known. Closing the transcript stops the
+        model.
+
+        Args:
+            sound: a WAV file or another recording: its bytes, its ``Path``, or a file
+                opened in binary mode.
+            language: of the speech, as a code; without it a multilingual model detects
+                it.
+            prompt: names and words that guide the spelling.
+            temperature: 0 always takes the most likely words.
+            translate: translate into English.
+            timeout: seconds for the whole transcript; by default ten minutes.
+
+        Raises:
+            OSError: the file cannot be read.
+            ServerError, ServerUnreachableError: no answer, with the first segment.
+        """
+        fields = {
+            "language": language,
+            "prompt": prompt,
+            "temperature": temperature,
+            "translate": translate,
+        }
+        own = _own_timeout(timeout)
+        return start_transcript(self._sender, model, sound, fields, own)
 
     def load(
         self, model: str, *, release: bool = False, timeout: float | None = None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from conftest import Server, start_server
-from pocketserve_client import Client
+from pocketserve.cli import main
+from pocketserve_client import AsyncClient, Client, ServerError
+from pocketserve_client.language.transcripts import SpokenSegment
 from pocketserve_client.transport import Request
 from pocketserve_wire.frames import Extension
 from sounds import wav
@@ -134,8 +138,13 @@ def test_a_stream_has_one_event_per_segment(speech_server: Server) -> None:
     events = [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
     deltas = [event["delta"] for event in events[:-1]]
     assert len(deltas) == 2
-    end = {"type": "transcript.text.done", "text": "".join(deltas)}
-    assert events[-1] == end
+    assert [(event["start"], event["end"]) for event in events[:-1]] == [(0, 1), (2, 3)]
+    assert events[-1] == {
+        "type": "transcript.text.done",
+        "text": "".join(deltas),
+        "language": "en",
+        "duration": 4.0,
+    }
 
 
 def test_both_transports_stream_the_same_events(speech_server: Server) -> None:
@@ -150,6 +159,50 @@ def test_both_transports_stream_the_same_events(speech_server: Server) -> None:
     over_http, over_socket = streams
     assert over_http == over_socket
     assert over_http[-2] == b"data: [DONE]\n"
+
+
+@pytest.fixture(params=["http", "socket"])
+def client(speech_server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    url = speech_server.url
+    if request.param == "socket":
+        url = f"socket://127.0.0.1:{speech_server.socket_port}"
+    with Client(url, speech_server.token) as client:
+        yield client
+
+
+def test_the_client_gets_segments_with_times(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "talk.wav"
+    path.write_bytes(speech(4))
+    transcript = client.transcribe("tiny", path, temperature=0)
+    first, second = transcript
+    assert (first.text, first.start, first.end) == (WORDS, 0, 1)
+    assert (second.text, second.start, second.end) == (TEXT, 2, 3)
+    assert (transcript.language, transcript.duration) == ("en", 4)
+
+
+def test_the_client_gets_the_whole_text(client: Client) -> None:
+    assert client.transcribe("tiny", speech()).text() == WORDS
+    silence = wav(np.zeros((RATE, 1)))
+    assert client.transcribe("tiny", silence).text() == ""
+
+
+def test_the_client_gets_errors_and_may_leave_early(client: Client) -> None:
+    with pytest.raises(ServerError, match="no WAV file"):
+        client.transcribe("tiny", b"a text").text()
+    with client.transcribe("many", speech(8), translate=True) as transcript:
+        next(transcript)
+    assert list(transcript) == []
+    assert client.transcribe("tiny", speech()).text() == WORDS
+
+
+def test_the_client_for_asyncio_gets_the_same_segments(speech_server: Server) -> None:
+    async def segments() -> list[SpokenSegment]:
+        async with AsyncClient(speech_server.url, speech_server.token) as client:
+            sound = speech(4)
+            return [part async for part in client.transcribe("tiny", sound)]
+
+    with Client(speech_server.url, speech_server.token) as client:
+        assert asyncio.run(segments()) == list(client.transcribe("tiny", speech(4)))
 
 
 def test_silence_has_no_text(speech_server: Server) -> None:
@@ -249,3 +302,28 @@ def test_as_tensors_a_model_is_its_encoder(speech_server: Server) -> None:
         "POST", "/v2/models/tiny/infer", json={"inputs": [tensor]}
     )
     assert answer.json()["outputs"][0]["shape"] == [1, 100, 32]
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [
+        ("text", f"{WORDS}\n"),
+        ("srt", f"1\n00:00:00,000 --> 00:00:01,000\n{WORDS}\n"),
+        ("vtt", f"WEBVTT\n\n00:00:00.000 --> 00:00:01.000\n{WORDS}\n"),
+    ],
+)
+def test_the_command_prints_transcripts(
+    speech_server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    printed: str,
+) -> None:
+    path = tmp_path / "talk.wav"
+    path.write_bytes(speech())
+    token_file = tmp_path / "token"
+    token_file.write_text(speech_server.token or "")
+    command = ["predict", "tiny", str(path), "--format", form]
+    command += ["--url", speech_server.url, "--token-file", str(token_file)]
+    assert main(command) == 0
+    assert capsys.readouterr().out == printed

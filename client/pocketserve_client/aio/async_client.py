@@ -21,8 +21,9 @@ from pocketserve_client.aio.threads import run_in_thread, run_to_its_end
 from pocketserve_client.calls import Call, FallbackServer, ModelSequence
 from pocketserve_client.client import FILES_AT_ONCE, Client
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES
-from pocketserve_client.inputs import Files, RawInput, is_list_of_files
+from pocketserve_client.inputs import File, Files, RawInput, is_list_of_files
 from pocketserve_client.language.chat import Messages
+from pocketserve_client.language.transcripts import SpokenSegment
 from pocketserve_client.transport import LabelledAnswer, Outputs, Picture
 
 MAX_AT_ONCE = 64
@@ -132,6 +133,23 @@ class AsyncClient:
                 if piece is None:
                     return
                 yield piece
+        finally:
+            stream.close()
+
+    async def transcribe(
+        self, model: str, sound: File, **options: Any
+    ) -> AsyncIterator[SpokenSegment]:
+        """Yield the segments of a sound's transcript, as in :meth:`Client.transcribe`."""
+        # Reading the file may take long.
+        stream = await self._run(
+            lambda: self._client.transcribe(model, sound, **options)
+        )
+        try:
+            while True:
+                segment = await self._run(lambda: next(stream, None))
+                if segment is None:
+                    return
+                yield segment
         finally:
             stream.close()
 

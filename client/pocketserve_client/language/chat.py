@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve_client.errors import (
-    ConnectionLostError,
-    NotOurServerError,
-    ServerError,
-)
-from pocketserve_client.language.streams import AnswerLines
+from pocketserve_client.language.events import ANSWER_TIMEOUT_S, EventLines
 from pocketserve_client.transport import Request
 from pocketserve_wire import strict_json
 
@@ -20,12 +14,6 @@ if TYPE_CHECKING:
     from pocketserve_client.calls import RequestSender
 
 CHAT_PATH = "/v1/chat/completions"
-CHAT_TIMEOUT_S = 600.0
-"""Seconds for an answer: language models take their time."""
-
-_PREFIX = b"data: "
-_DONE = b"[DONE]"
-
 Messages = str | Sequence[Mapping[str, Any]]
 
 
@@ -37,10 +25,10 @@ class ChatStream(Iterator[str]):
         usage: counts of tokens, once the answer has ended.
     """
 
-    def __init__(self, lines: AnswerLines) -> None:
+    def __init__(self, events: EventLines) -> None:
         self.finish_reason: str | None = None
         self.usage: Mapping[str, Any] = {}
-        self._lines = lines
+        self._events = events
         self._pieces: deque[str] = deque()
         self._has_ended = False
 
@@ -48,7 +36,7 @@ class ChatStream(Iterator[str]):
         while not self._pieces:
             if self._has_ended:
                 raise StopIteration
-            self._read_line()
+            self._read_event()
         return self._pieces.popleft()
 
     def __enter__(self) -> ChatStream:
@@ -60,28 +48,17 @@ class ChatStream(Iterator[str]):
     def close(self) -> None:
         """End the answer; the model stops. Any thread may call this."""
         self._has_ended = True
-        self._lines.close()
+        self._events.close()
 
     def text(self) -> str:
         """Return the rest of the answer."""
         return "".join(self)
 
-    def _read_line(self) -> None:
-        line = next(self._lines, None)
-        if line is None:
-            if not self._has_ended:
-                text = "the server ended in the middle of an answer"
-                raise ConnectionLostError(text)
-            return
-        if not line.startswith(_PREFIX):
-            return
-        data = line[len(_PREFIX) :].strip()
-        if data == _DONE:
+    def _read_event(self) -> None:
+        event = self._events.next()
+        if event is None:
             self._has_ended = True
             return
-        event = _event(data)
-        if "error" in event:
-            raise _fault(event["error"])
         self._add(event)
 
     def _add(self, event: Mapping[str, Any]) -> None:
@@ -106,30 +83,13 @@ def start_chat(
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     body = {"model": model, "messages": [dict(message) for message in messages]}
-    seconds = CHAT_TIMEOUT_S if timeout is None else timeout
+    seconds = ANSWER_TIMEOUT_S if timeout is None else timeout
     options = {"include_usage": True}
     streamed = {**body, **fields, "stream": True, "stream_options": options}
-    return ChatStream(sender.stream(_request(streamed, seconds)))
-
-
-def _fault(error: Any) -> ServerError:
-    """Return the error that ended an answer after its first piece."""
-    details = error if isinstance(error, dict) else {"message": error}
-    code = str(details.get("code") or "").upper()
-    return ServerError(500, code, str(details.get("message")))
+    return ChatStream(EventLines(sender.stream(_request(streamed, seconds))))
 
 
 def _request(body: Mapping[str, Any], timeout: float) -> Request:
     chunks = (strict_json.dumps(body),)
     request = Request("POST", CHAT_PATH, chunks, idempotent=False)
     return request.within(timeout)
-
-
-def _event(data: bytes) -> Mapping[str, Any]:
-    try:
-        event = json.loads(data)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        raise NotOurServerError("the server sent an event that is not a JSON object")
-    return event

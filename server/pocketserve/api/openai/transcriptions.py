@@ -112,7 +112,14 @@ class AudioAnswer:
         """Return a segment as a server-sent event."""
         text = segment.text if self._has_begun else segment.text.lstrip()
         self._has_begun = True
-        return as_event({"type": "transcript.text.delta", "delta": text})
+        # The times are not OpenAI's; its clients ignore them.
+        event = {
+            "type": "transcript.text.delta",
+            "delta": text,
+            "start": round(segment.start, 2),
+            "end": round(segment.end, 2),
+        }
+        return as_event(event)
 
     def respond(self, result: TimedTranscript) -> ApiResponse:
         """Return the whole answer, or the end of a streamed one."""
@@ -133,7 +140,12 @@ class AudioAnswer:
             # The transport sends whole answers only.
             for segment in transcript.segments:
                 chunks.append(self.part(segment))
-        end = {"type": "transcript.text.done", "text": transcript.text}
+        end = {
+            "type": "transcript.text.done",
+            "text": transcript.text,
+            "language": transcript.language,
+            "duration": round(transcript.seconds, 2),
+        }
         chunks += [as_event(end), DONE]
         return ApiResponse(content_type=EVENT_STREAM, chunks=chunks)
 

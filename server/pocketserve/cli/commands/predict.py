@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.plain import plain_lines
 from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
+from pocketserve.tasks.speech.subtitles import SRT, VTT, Cue, subtitles
 from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
@@ -47,6 +48,7 @@ ABOUT_INPUT = frozenset(
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".avif")
 VIEWER = "termux-open"  # of termux-tools, which every Termux has
+SPEECH_TO_TEXT = "speech-to-text"
 MAX_STEM = 100  # characters of an input's name in its picture's name
 MAX_ROWS = 50
 ROUNDING = 1e-3  # rounding error of probabilities in half precision
@@ -151,12 +153,18 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="print only the best label, value or text; with --top-k one a line",
     )
+    formats.add_argument(
+        "--format",
+        choices=("text", SRT, VTT, "json"),
+        help="print a transcript as text, as subtitles, or as --json does",
+    )
     add_connection_options(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the answer to each input; continue after invalid ones."""
+    options.json = options.json or options.format == "json"
     run_of_inputs = _InputRun(options, _inputs(options))
     with _open(options) as ask:
         failures = run_of_inputs.answer_all(ask)
@@ -338,6 +346,8 @@ def _writer(
         return partial(_collect, answers, several)
     if options.plain:
         return partial(_write_plain, options.top_k is not None)
+    if options.format:
+        return partial(_write_transcript, options.format)
     return _Display(options.model, several).show
 
 
@@ -363,6 +373,26 @@ class _Display:
         _print_assumed(self._model, answer, self._reported)
         if self._several:
             print(flush=True)
+
+
+def _write_transcript(form: str, name: str, answer: dict[str, Any]) -> None:
+    """Print a transcript as text or subtitles.
+
+    Raises:
+        CommandError: the answer is none.
+    """
+    if answer.get("task") != SPEECH_TO_TEXT:
+        raise CommandError(
+            f"--format {form} is for transcripts, and {answer.get('model')!r} is not a"
+            " speech model; leave it out"
+        )
+    if form == "text":
+        print_text(answer["text"])
+        return
+    cues = []
+    for entry in answer["predictions"]:
+        cues.append(Cue(entry["start"], entry["end"], entry["text"]))
+    print_text(subtitles(cues, form).rstrip("\n"))
 
 
 def _write_line(name: str, answer: dict[str, Any]) -> None:
