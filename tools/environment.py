@@ -121,9 +121,12 @@ ENVIRONMENTS = {
     # An engine for language models, and other people's clients for them.
     "llm": Environment(
         ".venv-llm",
-        ("tflite", "image", "llm"),
+        ("tflite", "image", "llm", "transformers"),
         constraints="constraints-llm.txt",
         also=(
+            "torch==2.13.0",
+            "transformers==5.24.0",
+            "gguf==0.19.0",
             "pytest>=8.2",
             "pytest-xdist",
             "hypothesis",

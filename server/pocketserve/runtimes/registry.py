@@ -22,6 +22,7 @@ FORMAT_PACKAGES = (
     "tfjs",
     "llm",
     "speech",
+    "hugging_face",
 )
 """Packages beside this module, each with its ``FORMATS``; add new formats here."""
 

@@ -31,6 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     confine_files(request["rules"])
     if settings.program:
         _become_program(request["arguments"], request["parent"])
+    if settings.dtype:
+        from pocketserve.runtimes.hugging_face.engine import serve_folder
+
+        serve_folder(settings)
     _serve(settings)
     return 0
 

@@ -41,22 +41,28 @@ class ContextPlan(NamedTuple):
 
 
 def plan_context(
-    header: GgufHeader, options: GenerationOptions, budget: int
+    header: GgufHeader,
+    options: GenerationOptions,
+    budget: int,
+    engine_bytes: int = ENGINE_BYTES,
 ) -> ContextPlan:
     """Choose the largest context that fits into a budget.
 
     The owner's own settings are kept as they are. Without a budget (0) everything fits.
+
+    Args:
+        engine_bytes: memory of the engine without a model.
 
     Raises:
         ApiError: MEMORY_BUDGET.
     """
     choices = _choices(header, options)
     for context, cache in choices:
-        size = _memory_bytes(header, context, cache)
+        size = engine_bytes + _model_bytes(header, context, cache)
         if not budget or size <= budget:
             return ContextPlan(context, cache, size)
     smallest, cache = choices[-1]
-    raise _no_room(header, smallest, cache, budget)
+    raise _no_room(header, ContextPlan(smallest, cache, engine_bytes), budget)
 
 
 def required_bytes(path: Path, sections: Mapping[type, Any], budget: int) -> int:
@@ -111,16 +117,22 @@ def _choices(header: GgufHeader, options: GenerationOptions) -> list[tuple[int, 
     return choices
 
 
-def _memory_bytes(header: GgufHeader, context: int, cache: str) -> int:
+def _model_bytes(header: GgufHeader, context: int, cache: str) -> int:
     model = header.file_bytes + header.kv_bytes(context, cache)
-    return model + working_bytes(header, context) + ENGINE_BYTES
+    return model + working_bytes(header, context)
 
 
-def _no_room(header: GgufHeader, context: int, cache: str, budget: int) -> ApiError:
+def _no_room(header: GgufHeader, smallest: ContextPlan, budget: int) -> ApiError:
+    """Return the error with the sum.
+
+    Args:
+        smallest: with the memory of the engine alone.
+    """
+    context, cache, engine_bytes = smallest
     file = _mebibytes(header.file_bytes)
     kv = _mebibytes(header.kv_bytes(context, cache))
-    engine = _mebibytes(ENGINE_BYTES + working_bytes(header, context))
-    total = _mebibytes(_memory_bytes(header, context, cache))
+    engine = _mebibytes(engine_bytes + working_bytes(header, context))
+    total = _mebibytes(engine_bytes + _model_bytes(header, context, cache))
     text = (
         f"failed to load the model: it needs {total} MiB (file {file}, context of"
         f" {context} tokens {kv}, engine {engine}), but the memory budget is"

@@ -169,7 +169,7 @@ class EngineProcess:
             "settings": asdict(settings),
             "arguments": arguments,
             "rules": rules_of_engine(Path(settings.model), program, self._work.path),
-            "data_limit": memory_bytes + SPARE_BYTES,
+            "data_limit": memory_bytes + settings.load_bytes + SPARE_BYTES,
             "parent": os.getpid(),
         }
         module = "pocketserve.runtimes.llm.child"
@@ -244,7 +244,9 @@ def _environment() -> dict[str, str]:
     # Relative entries of the path would mean something else in the child's folder.
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     # On an abort, llama.cpp starts a debugger if there is one, and waits for it.
-    return environment | {"PYTHONPATH": path, "GGML_NO_BACKTRACE": "1"}
+    variables = {"PYTHONPATH": path, "GGML_NO_BACKTRACE": "1"}
+    # Libraries of the Hugging Face hub must neither ask it nor write to its cache.
+    return environment | variables | {"HF_HUB_OFFLINE": "1", "HF_HOME": "hub"}
 
 
 _starter = ThreadPoolExecutor(1, "pocketserve-engines")

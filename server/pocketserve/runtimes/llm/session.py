@@ -62,11 +62,15 @@ class LlmRuntime:
             )
         plan = plan_context(header, options, source.memory_budget)
         engine = find_engine()
-        return LlmSession(source, header, options, plan, engine)
+        settings = _settings(source, header, plan, engine)
+        return LlmSession(header, options, plan, settings, source.original.name)
 
 
 class LlmSession:
     """A language model in an engine's process.
+
+    Args:
+        title: of the model in errors.
 
     Attributes:
         header: facts of the file.
@@ -79,11 +83,11 @@ class LlmSession:
 
     def __init__(
         self,
-        source: ModelSource,
         header: GgufHeader,
         options: GenerationOptions,
         plan: ContextPlan,
-        engine: str,
+        settings: EngineSettings,
+        title: str,
     ) -> None:
         self.header = header
         self.options = options
@@ -91,11 +95,11 @@ class LlmSession:
         self.memory_bytes = plan.memory_bytes
         self.inputs: Sequence[TensorSpec] = [TensorSpec(INPUT, "BYTES", (1,))]
         self.outputs: Sequence[TensorSpec] = [TensorSpec(OUTPUT, "BYTES", (1,))]
-        self.runtime = "llama.cpp"
-        self._settings = _settings(source, header, plan, engine)
+        self.runtime = "transformers" if settings.dtype else "llama.cpp"
+        self._settings = settings
         self._deaths = 0
         self._prompt_owner: str | None = None
-        self._title = source.original.name
+        self._title = title
         self._process: EngineProcess | None = None
         try:
             self._process = EngineProcess(self._settings, self.memory_bytes)

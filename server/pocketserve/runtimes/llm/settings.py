@@ -21,6 +21,8 @@ class EngineSettings:
         socket: name of the UNIX socket in the process's folder, ends in ``.sock``.
         alias: the model's name in answers; without it, its path would stand there.
         pooling: of an embedding model; empty for one that generates text.
+        dtype: of a Hugging Face folder's weights; empty for a GGUF file.
+        load_bytes: memory that only the load takes.
     """
 
     program: str
@@ -33,3 +35,5 @@ class EngineSettings:
     batch: int = BATCH
     http_threads: int = HTTP_THREADS
     pooling: str = ""
+    dtype: str = ""
+    load_bytes: int = 0

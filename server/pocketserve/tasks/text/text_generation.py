@@ -23,6 +23,7 @@ from pocketserve.tasks.model_facts import ModelFacts
 
 NAME: Final = "text-generation"
 INPUT: Final = "text_input"
+FORMATS: Final = ("gguf", "transformers")
 MAX_CHARACTERS: Final = 1_000_000
 
 
@@ -85,7 +86,7 @@ def read_text(body: memoryview) -> str:
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether the model is a language model."""
-    return facts.version.format.name == "gguf"
+    return facts.version.format.name in FORMATS
 
 
 TASK = TaskDefinition(NAME, fits, TextGeneration, (GENERATION,))

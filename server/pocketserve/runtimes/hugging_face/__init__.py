@@ -1,0 +1,29 @@
+"""Language models as folders of the Hugging Face hub, run in a process of their own."""
+
+from __future__ import annotations
+
+from pocketserve.runtimes.model_format import ModelFormat, Requirement, late
+
+FORMATS = (
+    ModelFormat(
+        "transformers",
+        "pocketserve.runtimes.hugging_face.session",
+        file_starts=("config.json",),
+        claims=late(f"{__name__}.folder.is_language_model"),
+        by_name=True,
+        frameworks=(
+            Requirement(
+                "transformers",
+                "Hugging Face folders of language models",
+                "transformers",
+            ),
+        ),
+        missing=late(f"{__name__}.library.missing_library"),
+        own_threads=True,
+        last_choice=True,
+        confines_itself=True,
+        other_files=late(f"{__name__}.folder.other_files"),
+        properties=late(f"{__name__}.folder.read_folder_facts"),
+        memory=late(f"{__name__}.session.folder_bytes"),
+    ),
+)

@@ -1,0 +1,81 @@
+"""Choose tokens as llama.cpp does: biases, penalties, top-k, top-p, min-p, temperature.
+
+The order and the meaning of the numbers are those of llama.cpp's ``common/sampling.cpp``
+and ``src/llama-sampling.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pocketserve.runtimes.hugging_face.fields import Sampling
+
+PENALTY_TOKENS: Final = 64
+"""The last tokens of prompt and answer that penalties look at."""
+
+
+class Sampler:
+    """Chooses the tokens of one answer."""
+
+    def __init__(self, torch: Any, sampling: Sampling) -> None:
+        self._torch = torch
+        self._sampling = sampling
+        self._random = torch.Generator()
+        if sampling.seed is None:
+            self._random.seed()
+        else:
+            self._random.manual_seed(sampling.seed)
+
+    def choose(
+        self, scores: Any, previous: Sequence[int], barred: Sequence[int] = ()
+    ) -> int:
+        """Return the next token.
+
+        Args:
+            scores: of all tokens, 32-bit, not changed.
+            previous: the tokens so far.
+            barred: tokens that must not be chosen.
+        """
+        scores = scores.clone()
+        for token, bias in (self._sampling.biases or {}).items():
+            if token < len(scores):
+                scores[token] += bias
+        if barred:
+            scores[list(barred)] = float("-inf")
+        self._penalise(scores, previous)
+        if self._sampling.temperature <= 0:
+            return int(scores.argmax())
+        return self._draw(scores)
+
+    def _penalise(self, scores: Any, previous: Sequence[int]) -> None:
+        sampling = self._sampling
+        repeat = sampling.repeat_penalty
+        frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
+        if repeat == 1 and not frequency and not presence:
+            return
+        counts: dict[int, int] = {}
+        for token in previous[-PENALTY_TOKENS:]:
+            counts[token] = counts.get(token, 0) + 1
+        for token, count in counts.items():
+            score = float(scores[token])
+            score = score * repeat if score <= 0 else score / repeat
+            scores[token] = score - count * frequency - presence
+
+    def _draw(self, scores: Any) -> int:
+        torch, sampling = self._torch, self._sampling
+        count = len(scores)
+        if 0 < sampling.top_k < count:
+            count = sampling.top_k
+        best, tokens = torch.topk(scores, count)
+        if sampling.top_p < 1:
+            total = torch.softmax(best, 0).cumsum(0)
+            # All tokens up to the one with which the sum reaches top_p.
+            count = 1 + int((total < sampling.top_p).sum())
+            best, tokens = best[:count], tokens[:count]
+        if sampling.min_p > 0:
+            chances = torch.softmax(best, 0)
+            count = max(1, int((chances >= sampling.min_p * chances[0]).sum()))
+            best, tokens = best[:count], tokens[:count]
+        chances = torch.softmax(best / sampling.temperature, 0)
+        return int(tokens[torch.multinomial(chances, 1, generator=self._random)])
