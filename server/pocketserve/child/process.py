@@ -91,7 +91,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs. After its end, ends its session."""
+        """Return whether the process runs; after its end, end its session."""
         is_running = self.process.poll() is None
         if not is_running:
             self._end_session()

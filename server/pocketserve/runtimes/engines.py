@@ -1,4 +1,4 @@
-"""Advise users who ask for an engine that Pocketserve does not support directly."""
+"""Advise users who ask for an unsupported engine."""
 
 from __future__ import annotations
 

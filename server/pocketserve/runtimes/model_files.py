@@ -1,4 +1,4 @@
-"""Read model files and explain their faults: damaged, outside the folder, not a model."""
+"""Read model files and explain their faults."""
 
 from __future__ import annotations
 

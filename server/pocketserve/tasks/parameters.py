@@ -180,9 +180,9 @@ def hints_and_options(
     """Split a request's parameters into hints about the input and answer options."""
     values = {}
     for name, value in query.items():
-        known = _BY_NAME.get(name)
-        if known is not None:
-            values[name] = known.read(value)
+        definition = _BY_NAME.get(name)
+        if definition is not None:
+            values[name] = definition.read(value)
     options = AnswerOptions(
         values.get("top_k"), values.get("threshold"), values.get("language"), values
     )

@@ -146,7 +146,7 @@ class ExecutorchSession:
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; raise ValueError if the program cannot take these sizes or types."""
+        """Run; raise ``ValueError`` if sizes or types don't fit."""
         if self._method is None:
             raise RuntimeError("the session is closed")
         values = [
@@ -191,7 +191,9 @@ class ExecutorchSession:
 
 
 def _specs(role: str, values: Sequence[_Value], meta: Any) -> list[TensorSpec | None]:
-    """Return the specs of values; None for inputs that are fixed, and for results that are nothing."""
+    """Return the specs of values.
+
+    Fixed inputs and results without a value have None."""
     specs: list[TensorSpec | None] = []
     for number, value in enumerate(values):
         name, spec = f"{role}_{number}", None
@@ -247,7 +249,7 @@ def _read_method(path: Path) -> _Method:
 
 
 def _extent(data: mmap.mmap) -> tuple[int, int]:
-    """Return where segments begin, and the length of the program, both from the header behind the identifier."""
+    """Return the start of segments and the program's length, from the header."""
     head = data[8:32]
     if head[:2] != b"eh" or not head[2:4].isdigit():
         return len(data), len(data)

@@ -43,7 +43,7 @@ Names = tuple[str, ...]
 
 
 class _IntegerStorage(NamedTuple):
-    """Where a TensorProto keeps integers of one type."""
+    """The storage of one integer type in a TensorProto."""
 
     struct_code: str
     item_bytes: int

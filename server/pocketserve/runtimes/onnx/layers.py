@@ -63,7 +63,7 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
 
 
 def _open_unfused(content: bytes, weights: Path, threads: int) -> Any:
-    """Create a session whose operators are not fused, so that each has its result."""
+    """Create a session without fused operators, so each has a result."""
     ort = import_package("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

@@ -210,7 +210,7 @@ class OnnxSession:
             raise explained from error
 
     def _explained(self, error: Exception) -> Exception | None:
-        """Return a failed run's error in plain words; None if it isn't the package's."""
+        """Explain a failed run; return None for errors from elsewhere."""
         text = str(error)
         # By name: the classes are in a private module of the package.
         is_invalid = type(error).__name__ == "InvalidArgument"

@@ -1,4 +1,4 @@
-"""Specs of an ONNX model's inputs and outputs, and conversion of outputs to tensors.
+"""Describe an ONNX model's inputs and outputs; convert outputs.
 
 * A map or sequence of maps ``NAME`` (the probabilities of scikit-learn's classifiers)
   becomes ``NAME.keys``, INT64 or BYTES of shape [classes], and ``NAME.values``, FP32 or

@@ -1,4 +1,4 @@
-"""Whisper's speech models: an encoder and a decoder in the layouts of the hub."""
+"""Whisper models: an encoder and a decoder, as on the hub."""
 
 from __future__ import annotations
 

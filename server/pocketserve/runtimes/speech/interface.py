@@ -16,7 +16,7 @@ class TokenStep(NamedTuple):
 
 
 class SpeechModel(Protocol):
-    """The neural part of a model. Caches are never changed, so they can be reused."""
+    """The neural part of a model. Caches are immutable."""
 
     def encode(self, features: Array) -> Any:
         """Return the cache before the first token."""

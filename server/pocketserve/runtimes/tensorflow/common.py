@@ -1,4 +1,4 @@
-"""Shares between SavedModels and Keras models: the import of TensorFlow, sessions, tensors, and errors in words.
+"""Import TensorFlow, convert tensors and explain errors.
 
 TensorFlow has no type information; its modules, tensors and functions are Any.
 """
@@ -31,7 +31,7 @@ _configuring = threading.Lock()
 
 
 def import_tensorflow(threads: int) -> Any:
-    """Import TensorFlow, quiet and on the CPU; the first model sets the threads."""
+    """Import TensorFlow on the CPU; the first model sets the threads."""
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     tf = require_framework("tensorflow", "TensorFlow", INSTALL)
@@ -99,7 +99,9 @@ class TensorFlowSession:
         return entry.call(inputs)
 
     def close(self) -> None:
-        """Release the variables; objects refer to themselves, so they go with the engine's next collection."""
+        """Release the variables.
+
+        The objects have cycles, so the engine's next garbage collection frees them."""
         if self._model is not None:
             self._model.close()
             self._model = None
@@ -117,7 +119,7 @@ class StatefulTensorFlowSession(TensorFlowSession):
 def open_session(
     model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int
 ) -> TensorFlowSession:
-    """Return the session of a model, which can be reset if its only entry point changes variables.
+    """Return a session, with a reset if its only entry point changes variables.
 
     As with TFLite: what has several signatures decides itself what becomes of its state, and keeps it.
     """
@@ -162,7 +164,9 @@ def make_entry(
 
 
 def variable_restorers(function: Any) -> list[Callable[[], None]]:
-    """Return what gives a concrete function's variables the values that they have now; empty if no run changes them.
+    """Return functions that restore a function's present variables.
+
+    The list is empty if no run changes them.
 
     State elsewhere, such as in a table that a run adds to, is not seen.
     """
@@ -211,7 +215,7 @@ def tensor_spec(name: str, spec: Any) -> TensorSpec:
 def input_converters(
     tf: Any, specs: Mapping[str, Any]
 ) -> dict[str, Callable[[Array], Any]]:
-    """Return a function per input that converts an array to a tensor."""
+    """Return a converter from array to tensor for each input."""
 
     def converter(dtype: Any) -> Callable[[Array], Any]:
         if dtype.name == "bfloat16":

@@ -1,4 +1,4 @@
-"""Runs Keras models: ``.keras`` archives and the older ``.h5`` and ``.hdf5`` files.
+"""Run Keras models: ``.keras``, ``.h5`` and ``.hdf5`` files.
 
 Nothing in a model file is run as code: its configuration may name known classes only (``keras_config``), ``safe_mode``
 refuses Lambda layers, and versions of Keras in which it could be got round are refused themselves. A model is called
@@ -32,10 +32,16 @@ from .keras_config import (
 )
 
 MINIMUM_KERAS = (3, 14)
-"""Below it, files could run code, read or write other files (CVE-2025-9905, CVE-2026-1669, GHSA-hqp4-2352-xf5r)."""
+"""In older versions, files could run code and access other files.
+
+See CVE-2025-9905, CVE-2026-1669 and GHSA-hqp4-2352-xf5r.
+"""
 
 MAX_INFLATION = 100
-"""How much larger an archive's content may be than the archive. Keras does not even compress; a bomb reaches 1,000."""
+"""Limit of an archive's compression ratio.
+
+Keras does not compress; a zip bomb has a ratio of 1,000.
+"""
 
 
 class KerasRuntime:
@@ -46,7 +52,10 @@ class KerasRuntime:
     fixed_threads = True  # TensorFlow takes it once for the process
 
     def open(self, source: ModelSource) -> common.TensorFlowSession:
-        """Load a model. Its outputs are named after the layers that compute them, or as in the model's dictionary."""
+        """Load a model.
+
+        Outputs have the names of their layers, or the keys of the model's dictionary.
+        """
         name = source.path.name
         tf, keras, model = load_keras_model(source)
         specs = _symbolic_inputs(tf, model, name)
@@ -72,7 +81,7 @@ RUNTIME = KerasRuntime()
 
 
 def load_keras_model(source: ModelSource) -> tuple[Any, Any, Any]:
-    """Return TensorFlow, Keras and the model of a file that was checked.
+    """Check a file and load it; return TensorFlow, Keras and the model.
 
     Raises:
         ModelLoadError: the file cannot be served.
@@ -95,7 +104,7 @@ def load_keras_model(source: ModelSource) -> tuple[Any, Any, Any]:
 
 
 def _tolerant_layers(keras: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return classes that make a layer of Keras from options of Keras 2, by the layer's name."""
+    """Return layer classes that accept options of Keras 2, by name."""
     return {
         name: _tolerant_layer(getattr(keras.layers, name), name)
         for name in sorted(names)
@@ -147,7 +156,7 @@ def _import_keras() -> Any:
 
 
 def _check_file(path: Path) -> str:
-    """Refuse a file that is plainly no whole model; return the version of Keras that saved it if that stands in it."""
+    """Reject an incomplete model; return its Keras version, if it is in the file."""
     suffixes, ((_, hdf5),) = FORMATS[0].suffixes, FORMATS[0].magic
     with file_errors(path.name):
         with path.open("rb") as file:
@@ -232,7 +241,7 @@ def _innermost(error: Exception) -> str:
 
 
 def _explain(name: str, title: str, saved_by: str, text: str) -> str:
-    """Return a sentence for people from Keras's error text."""
+    """Explain Keras's error text."""
     origin = (
         f" (it was saved by Keras {saved_by}, this is {title})"
         if saved_by

@@ -1,4 +1,4 @@
-"""Checks that the configuration in a Keras file names only what is known to compute.
+"""Check that a Keras file's configuration only names safe classes.
 
 The configuration names classes and functions, with their modules, that Keras looks up and calls. Keras refuses those
 that are known to be harmful; here only those are allowed that are known to be harmless. Left out are layers that hold
@@ -52,7 +52,7 @@ NEUTRAL_OPTIONS: Mapping[str, tuple[Collection[str], object]] = {
     ),
     "time_major": (("LSTM", "GRU", "SimpleRNN", "RNN"), False),
 }
-"""Options that Keras 2 writes and Keras 3 refuses: the layers, and the value that says nothing.
+"""Options of Keras 2 that Keras 3 rejects: layers and the neutral value.
 
 Source: ``get_config`` of ``Conv`` and ``RNN`` in keras-team/keras v2.15.0, keras/layers.
 """
@@ -74,7 +74,7 @@ def keras_configuration(path: Path) -> dict[str, Any]:
 
 
 def layers_with_neutral_options(config: Mapping[str, Any]) -> set[str]:
-    """Return the classes of layers that have an option which Keras 3 refuses, though it says nothing."""
+    """Return the layer classes that have a neutral option of Keras 2."""
     names = set()
     for item in dictionaries(config):
         options = item.get("config")
@@ -87,7 +87,7 @@ def layers_with_neutral_options(config: Mapping[str, Any]) -> set[str]:
 
 
 def without_neutral_options(layer: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layer's options without those that say nothing and that Keras 3 refuses."""
+    """Return a layer's options without neutral ones of Keras 2."""
     remaining = dict(options)
     for option, (layers, neutral) in NEUTRAL_OPTIONS.items():
         if (

@@ -40,7 +40,10 @@ def open_keras_layers(source: ModelSource) -> RunLayers:
 
 
 def _output_of(keras: Any, layer: Any) -> list[Any]:
-    """Return a layer's output; nothing for an input, for one that is used several times, or gives several tensors."""
+    """Return a layer's output.
+
+    It is empty for inputs and for layers with several uses or several tensors.
+    """
     if isinstance(layer, keras.layers.InputLayer):
         return []
     try:

@@ -1,4 +1,4 @@
-"""Runs SavedModels, TensorFlow's own folders with a ``saved_model.pb``.
+"""Run SavedModels, TensorFlow's folders with a ``saved_model.pb``.
 
 Before TensorFlow reads a folder, its graph is checked (see ``savedmodel_check``): a SavedModel may read files while it
 answers. Known of the loaders, by running them:
@@ -31,7 +31,7 @@ _SERVE_TAG = "serve"
 
 
 class SavedModelRuntime:
-    """Opens folders with a ``saved_model.pb``; the path of that file will do as well.
+    """Opens folders with a ``saved_model.pb``, or that file.
 
     Options: ``loader`` (``"v2"`` or ``"v1"``; without it both are tried), ``signature`` (the default entry point),
     ``trust`` (``true`` says that the graph reads files or calls Python, so that its owner's consent is asked for).
@@ -70,7 +70,7 @@ RUNTIME = SavedModelRuntime()
 
 
 def _checked_graphs(folder: Path, source: ModelSource) -> list[MetaGraph]:
-    """Return the folder's graphs, which are whole, and keep to themselves or are trusted by the owner."""
+    """Return the folder's graphs if they are safe or trusted."""
     title = f"the SavedModel {folder.name}"
     with file_errors(title, "is damaged or not whole", "copy or export it again"):
         graphs = read_meta_graphs(folder)
@@ -150,7 +150,10 @@ def _v2_entry(tf: Any, function: Any) -> common.EntryPoint:
 
 
 def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort by name, ``output_10`` after ``output_2``: TensorFlow's own order differs from process to process."""
+    """Sort by name, ``output_10`` after ``output_2``.
+
+    TensorFlow's own order differs between processes.
+    """
 
     def key(name: str) -> list[tuple[int, str]]:
         # Texts alternate with numbers.
@@ -242,7 +245,10 @@ def _v1_tensor(session: Any, name: str, info: Any) -> Any:
 def _default_entry(
     title: str, model: common.LoadedObject, signature: Any
 ) -> common.EntryPoint:
-    """Return the entry point of requests without a signature; one that only says so if it cannot be known."""
+    """Return the entry point of requests without a signature.
+
+    If there is no clear choice, it rejects all requests.
+    """
     entries, names = model.entries, ", ".join(model.entries) or "none"
     name = _DEFAULT_SIGNATURE if signature is None else signature
     if name in entries:

@@ -119,7 +119,7 @@ class Worker:
     def ask(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], timeout_s: float
     ) -> tuple[dict[str, Any], bytearray]:
-        """Exchange a request for its answer, and end a process that fails."""
+        """Send a request and return its answer; end a failing process."""
         assert self._child is not None
         try:
             return self._child.exchange(header, payload, timeout_s)

@@ -208,7 +208,7 @@ class TfjsSession:
         return answer, data
 
     def _learn_outputs(self) -> None:
-        """Learn outputs that the file does not describe; where the model takes no zeros they stay unknown."""
+        """Determine undescribed outputs by a run on zeros, if possible."""
         probe = run_on_zeros(lambda arrays: TfjsSession.run(self, arrays), self.inputs)
         if probe is not None:
             types = {
@@ -235,7 +235,7 @@ class StatefulTfjsSession(TfjsSession):
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; raise ``RuntimeError`` for a step whose state went with the process that had it."""
+        """Run; raise ``RuntimeError`` if the state's process has ended."""
         if not self._state_process:
             self.reset()  # a first run on zeros may have left its mark
         outputs = super().run(inputs, signature)

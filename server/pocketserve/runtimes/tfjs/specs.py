@@ -39,7 +39,7 @@ _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
 def input_specs(
     entries: Sequence[Mapping[str, Any]], files: ModelFiles
 ) -> list[TensorSpec]:
-    """Return the inputs in the model's order, with the signature's names as aliases.
+    """Return the inputs, with the signature's names as aliases.
 
     Inputs of unknown rank are open.
     """

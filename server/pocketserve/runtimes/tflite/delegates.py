@@ -123,7 +123,7 @@ def _delegate_options(source: ModelSource) -> Mapping[str, str]:
 
 
 def _trusted_library(source: ModelSource, delegate: str) -> str:
-    """Return the name or path for the dynamic loader; empty if the file is missing."""
+    """Return the dynamic loader's name or path; empty if missing."""
     path = find_library(delegate, source.original.resolve().parent)
     if path is not None:
         if not path.exists():
@@ -232,7 +232,7 @@ class DelegatedPart(NamedTuple):
 
 
 def _operators(interpreter: Any) -> dict[GraphNode, str] | None:
-    """Return every node of the main graph with the name of its operator; None where the package does not tell."""
+    """Return the main graph's nodes and operators; None if unknown."""
     try:
         return {
             (

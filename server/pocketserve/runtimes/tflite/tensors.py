@@ -79,7 +79,7 @@ def main_entry(interpreter: Any) -> GraphEntry:
 def model_tensors(
     details: Iterable[Mapping[str, Any]], role: str
 ) -> tuple[ModelTensor, ...]:
-    """Return tensors in the model's order; repeated names get :1, :2 and so on."""
+    """Return tensors in the model's order, with unique names."""
     tensors: dict[str, ModelTensor] = {}
     for position, entry in enumerate(details):
         name = str(entry["name"]) or f"{role}_{position}"

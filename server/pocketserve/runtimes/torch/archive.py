@@ -141,7 +141,7 @@ class _Storage:
 
 
 class _StorageType:
-    """The type of a storage, or a quantisation scheme; it cannot be called."""
+    """The type of a storage, or a quantisation scheme."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Decides whether a TorchScript program only computes, before anything of it runs.
+"""Check that a TorchScript program only computes, before running any of it.
 
 1. The sources are read for what runs while they are compiled (:mod:`~pocketserve.runtimes.torch.source`).
 2. The pickles are read for what runs while they are loaded: objects of PyTorch's own classes, and ``__setstate__`` of
@@ -31,7 +31,11 @@ class NotPlainError(ModelLoadError):
 
 
 def load_checked(torch: Any, path: Path) -> Any:
-    """Load a TorchScript archive in evaluation mode; raise ``NotPlainError`` if it may do more than compute."""
+    """Load a TorchScript archive in evaluation mode.
+
+    Raises:
+        NotPlainError: it may do more than compute.
+    """
     archive = Archive(torch, path)
     archive.check_debug()
     sources = dict(archive.sources())
@@ -65,7 +69,10 @@ def _check_compiled(
     sources: dict[str, bytes],
     classes: Sequence[str],
 ) -> None:
-    """Compile the program without its objects, whose ``__setstate__`` would run at once, and check that."""
+    """Compile the program without its objects, and check it.
+
+    The objects' ``__setstate__`` would run at once.
+    """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         for name in archive.names:
@@ -89,7 +96,10 @@ def _check_compiled(
 
 
 def _pickle_naming(classes: Sequence[str]) -> bytes:
-    """Return a pickle that names classes, which has PyTorch compile them, and makes an object of an empty one only."""
+    """Return a pickle that makes PyTorch compile classes.
+
+    It names them, and only creates an object of an empty class.
+    """
     names = b"".join(
         b"c%s\n%s\n" % tuple(part.encode() for part in name.rpartition(".")[::2])
         for name in classes
@@ -118,7 +128,7 @@ def _check_graphs(path: Path, unit: Any) -> None:
 
 
 def _check_type(path: Path, value: Any) -> None:
-    """Check that a value is of no class of PyTorch's own that does more than hold weights."""
+    """Reject values of PyTorch's own classes, except those for weights."""
     text = value.type().str()
     if "torch.classes" in text:
         for name in _NATIVE.findall(text):

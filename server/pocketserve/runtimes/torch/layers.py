@@ -21,7 +21,9 @@ _COPIES = frozenset(
 
 
 def open_torch_layers(source: ModelSource) -> RunLayers:
-    """Open the module, watched from below its Python code: hooks of modules would not see ``F.relu``.
+    """Open the module so that each run returns its operators' results.
+
+    Hooks of modules would miss ``F.relu``.
 
     Raises:
         ModelLoadError: as for serving; the code needs its owner's consent.

@@ -1,4 +1,4 @@
-"""The operators and classes that a TorchScript program may use: an allow-list of those that only compute.
+"""List the operators and classes that a TorchScript program may use.
 
 Others write and read any file (``aten::save``, ``aten::from_file``), talk to other processes, or believe the caller
 about where memory ends. A list of bad names would miss those of the next version.
@@ -24,7 +24,7 @@ CLASSES = frozenset(NATIVE + name for name in (*_QUANTIZED, "rnn.CellParamsBase"
 
 @functools.cache
 def allowed_operators() -> frozenset[str]:
-    """Return the names of all operators that only compute, such as ``aten::add``."""
+    """Return the operators that only compute, such as ``aten::add``."""
     namespaces = read_names(__package__, "operators.txt").items()
     return frozenset(
         f"{namespace}::{name}" for namespace, names in namespaces for name in names

@@ -1,4 +1,4 @@
-"""Stand-ins for classes that an exported program takes or returns its tensors in, and that are not installed.
+"""Replace containers of an exported program whose classes aren't installed.
 
 A program names such classes (a dataclass of its author's, Hugging Face's ``SequenceClassifierOutput``), and PyTorch
 loads it only where they are registered. A dictionary of the same tensors does instead: the program tells their names,
@@ -60,7 +60,7 @@ def stand_ins(path: Path) -> Iterator[None]:
 
 
 def class_names(path: Path) -> list[str]:
-    """Return the names of all containers in a program's description; none where it cannot be read.
+    """Return the containers in a program's description; empty if unreadable.
 
     They lie in ``{"signature": {"in_spec": "[1, {"type": NAME, "children_spec": […], …}]", "out_spec": …}, …}``.
     """

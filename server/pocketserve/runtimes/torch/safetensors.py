@@ -1,4 +1,4 @@
-"""Reads the safetensors format: an 8-byte little-endian length, a JSON header, raw tensors.
+"""Read the safetensors format: a length, a JSON header, raw tensors.
 
 The format's own library needs a compiler on Termux. Every offset is checked against the
 file before it is used. Source: the README of the safetensors repository.
@@ -72,7 +72,7 @@ def parse_safetensors(
 
 
 def _header_size(path: Path, mapped: bytes | mmap.mmap, maximum: int) -> int:
-    """Return the header's size from the length field, checked against the file."""
+    """Return the header's size, checked against the file."""
     size = len(mapped)
     if size < 8:
         raise _fault(path, "it is shorter than its 8-byte length field")
@@ -123,9 +123,11 @@ def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> StoredTensor
             path,
             f"{title} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read",
         )
-    needed = math.prod(shape) * dtype.itemsize
-    if needed != end - start:
-        raise _fault(path, f"{title} has {end - start} bytes, its shape needs {needed}")
+    expected = math.prod(shape) * dtype.itemsize
+    if expected != end - start:
+        raise _fault(
+            path, f"{title} has {end - start} bytes, its shape needs {expected}"
+        )
     try:
         array = np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
     except ValueError as error:  # an empty dimension beside one beyond 64 bits

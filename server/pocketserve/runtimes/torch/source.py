@@ -15,7 +15,7 @@ from itertools import dropwhile
 
 
 class SourceError(ValueError):
-    """A source runs code when compiled, or is not written as PyTorch writes it."""
+    """A source runs code when compiled, or has an unknown form."""
 
 
 _TOKEN = re.compile(

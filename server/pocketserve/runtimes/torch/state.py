@@ -1,4 +1,4 @@
-"""Find the state that a TorchScript program changes when it runs, and restore it.
+"""Restore the state that a TorchScript program changes when it runs.
 
 A program may count, or add to its buffers; without a restore, a client would see traces
 of another one. PyTorch's alias analysis (``AliasDb``) finds the attributes that a run

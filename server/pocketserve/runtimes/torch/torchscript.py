@@ -109,7 +109,7 @@ class ScriptSession(ModuleSession):
         return Parameters(self._torch, arguments, source._replace(inputs=inputs))
 
     def _describe_results(self, restore: Callable[[], None] | None) -> Results:
-        """Describe the results by the program, or by a run if its inputs are known.
+        """Describe the results, by a run if the inputs are known.
 
         Args:
             restore: undoes the run's changes of the state.

@@ -1,4 +1,4 @@
-"""Arguments and results of a TorchScript method, as tensors of the protocol."""
+"""Convert a TorchScript method's arguments and results."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Parameters:
         return values
 
     def _value(self, argument: Argument, inputs: Mapping[str, Array]) -> Any:
-        """Return a tensor, or plain Python values where the method takes those."""
+        """Return a tensor or plain Python values, by the argument's type."""
         if argument.parts:
             return tuple(self._value(part, inputs) for part in argument.parts)
         spec = self._specs[argument.name]
@@ -280,8 +280,8 @@ class Results:
             self._open.discard(name)
             return self._specs[name]
         sizes = []
-        for known, size in zip(spec.shape, shape, strict=True):
-            sizes.append(known if known == size else -1)
+        for old, size in zip(spec.shape, shape, strict=True):
+            sizes.append(old if old == size else -1)
         return spec._replace(shape=tuple(sizes))
 
 

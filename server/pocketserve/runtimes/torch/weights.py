@@ -123,7 +123,7 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _without_aliases(missing: list[str], tensors: Mapping[str, Any]) -> list[str]:
-    """Remove the missing names of tensors that were filled under another name.
+    """Remove names of tensors that were filled under another name.
 
     Weights that are used in two places are often saved under one of their names.
     """
@@ -137,7 +137,7 @@ def _without_aliases(missing: list[str], tensors: Mapping[str, Any]) -> list[str
 def _map(
     torch: Any, module: Any, tensors: Mapping[str, Any], state: Mapping[str, Any]
 ) -> set[str]:
-    """Replace the module's tensors by the file's memory, where that changes nothing.
+    """Map the module's tensors to the file where that changes nothing.
 
     PyTorch copies the others: a module may load them in its own way, convert them, or
     have a second view of them, which would keep the old memory.
