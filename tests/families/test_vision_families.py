@@ -462,8 +462,10 @@ TIMM = {
     "convnext_atto": (3, 64, 64),
 }
 
-FAMILIES = [family for family, _ in ROWS.values()] + [
-    Family(name, "timm", CLASSIFICATION) for name in TIMM
+FAMILIES = [
+    *(family for family, _ in ROWS.values()),
+    Family("MaskFormer", TRANSFORMERS, SEGMENTATION),
+    *(Family(name, "timm", CLASSIFICATION) for name in TIMM),
 ]
 
 
@@ -728,14 +730,106 @@ def test_a_segmenter_answers_as_its_processor(
         with torch.no_grad():
             logits = model(**batch).logits[0].numpy()
         classes = logits.argmax(axis=0)
-        expected = {
-            LABELS[number]: float((classes == number).mean())
-            for number in np.unique(classes)
-        }
         answer = served.ask(file)
         assert answer["task"] == SEGMENTATION
         shares = {entry["label"]: entry["share"] for entry in answer["predictions"]}
-        assert shares == pytest.approx(expected, abs=2 / classes.size)
+        assert shares == pytest.approx(shares_of(classes), abs=2 / classes.size)
+
+
+def test_maskformer_answers_as_its_processor(
+    family_server: Server, models: Path
+) -> None:
+    """Sides of a free size are rounded up to a multiple."""
+    import onnxruntime
+    import torch
+    import transformers
+
+    model = maskformer()
+    processor = transformers.MaskFormerImageProcessorPil(
+        size={"shortest_edge": 48, "longest_edge": 120}, size_divisor=32
+    )
+    outputs = ["class_queries_logits", "masks_queries_logits"]
+
+    def write(folder: Path) -> None:
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        free = {0: "batch_size", 1: "num_channels", 2: "height", 3: "width"}
+        axes = {"pixel_values": free, outputs[1]: {2: "rows", 3: "columns"}}
+        inputs = {"pixel_values": torch.rand(1, 3, 64, 96)}
+        export_to_onnx(model, folder / "model.onnx", inputs, outputs, axes)
+
+    served = ServedFamily(family_server, models, "maskformer", write)
+    path = models / served.name / "model.onnx"
+    session = onnxruntime.InferenceSession(str(path))
+    labels = set()
+    for file in pictures():
+        (batch,) = inputs_of(processor, [file])
+        values = session.run(outputs, {"pixel_values": batch["pixel_values"].numpy()})
+        classes = classes_of(processor, dict(zip(outputs, values, strict=True)))
+        predictions = served.ask(file)["predictions"]
+        shares = {entry["label"]: entry["share"] for entry in predictions}
+        assert shares == pytest.approx(shares_of(classes), abs=6 / classes.size)
+        labels |= set(shares)
+    assert len(labels) > 1
+
+
+def classes_of(processor: Any, outputs: dict[str, Any]) -> Any:
+    """Return each pixel's class from a processor."""
+    import torch
+
+    tensors = {name: torch.from_numpy(values) for name, values in outputs.items()}
+    raw = SimpleNamespace(**tensors)
+    (classes,) = processor.post_process_semantic_segmentation(raw)
+    return classes.numpy()
+
+
+def shares_of(classes: Any) -> dict[str, float]:
+    """Return each label's share of the pixels."""
+    numbers = np.unique(classes)
+    return {LABELS[number]: float((classes == number).mean()) for number in numbers}
+
+
+def maskformer() -> Any:
+    """Return a tiny MaskFormer whose best class depends on the picture."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    swin = transformers.SwinConfig(
+        image_size=64,
+        embed_dim=16,
+        depths=[1, 1, 1, 1],
+        num_heads=[1, 1, 2, 2],
+        window_size=4,
+        out_features=stages,
+    )
+    detr = transformers.DetrConfig(
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        num_queries=6,
+    )
+    names = dict(enumerate(LABELS))
+    config = transformers.MaskFormerConfig(
+        backbone_config=swin,
+        decoder_config=detr,
+        fpn_feature_size=32,
+        mask_feature_size=32,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+    )
+    model = transformers.MaskFormerForInstanceSegmentation(config).eval()
+    reinitialise(model)
+    with torch.no_grad():
+        model.model.transformer_module.queries_embedder.weight.mul_(30)
+        model.class_predictor.weight.mul_(15)
+        logits = model(pixel_values=torch.rand(1, 3, 64, 96)).class_queries_logits
+        model.class_predictor.bias.sub_(logits[0].mean(dim=0))
+    return model
 
 
 def spread_module(model: Any, mean: Any, deviation: Any) -> Any:
