@@ -98,12 +98,12 @@ def n8n() -> ToolRequest:
     "tool", [http_shortcuts, tasker, home_assistant, node_red, n8n]
 )
 def test_request_of_a_tool_is_answered(tool: Any, server: Server) -> None:
-    asked = tool()
-    assert asked.url.startswith(ADDRESS)
-    assert asked.headers["Authorization"] == "Bearer TOKEN"
-    headers = {**asked.headers, "Authorization": f"Bearer {server.token}"}
-    path = asked.url.removeprefix(ADDRESS)
-    answer = server.call(asked.method, path, data=asked.body, headers=headers)
+    request = tool()
+    assert request.url.startswith(ADDRESS)
+    assert request.headers["Authorization"] == "Bearer TOKEN"
+    headers = {**request.headers, "Authorization": f"Bearer {server.token}"}
+    path = request.url.removeprefix(ADDRESS)
+    answer = server.call(request.method, path, data=request.body, headers=headers)
     assert answer.status_code == 200, answer.text
     (entry,) = answer.json()["predictions"]
     assert entry["name"] == "petal_width"

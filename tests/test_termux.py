@@ -386,10 +386,10 @@ def test_the_readme_starts_with_tested_commands() -> None:
     page = [*blocks("termux"), *blocks("termux background"), *blocks("bundle")]
     tested = set("\n".join(page).splitlines())
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(
+    starts = re.findall(
         r"^```sh (?:bundle|start)\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL
     )
-    commands = "\n".join(shown).replace(" && ", "\n").splitlines()
+    commands = "\n".join(starts).replace(" && ", "\n").splitlines()
     assert "sh install-termux.sh" in commands
     assert set(commands) <= tested
 

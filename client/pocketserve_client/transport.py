@@ -79,7 +79,7 @@ class Outputs(dict[str, Array]):
 
     def _repr_html_(self) -> str:
         """Return a table of the tensors for a notebook."""
-        from pocketserve_client.notebook import outputs_html
+        from pocketserve_client.display.notebook import outputs_html
 
         return outputs_html(self)
 
@@ -103,7 +103,7 @@ class LabelledAnswer(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return the picture and a table of the entries for a notebook."""
-        from pocketserve_client.notebook import answer_html
+        from pocketserve_client.display.notebook import answer_html
 
         return answer_html(self)
 

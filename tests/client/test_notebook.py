@@ -1,4 +1,4 @@
-"""What notebooks show of answers."""
+"""Check the HTML of answers for notebooks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 
 def test_answer_is_a_table_of_its_entries() -> None:
     entries = [{"label": "cat", "score": 0.51234}, {"label": "dog", "mask": "AA=="}]
-    shown = LabelledAnswer(model="pets", predictions=entries)._repr_html_()
-    assert "<th>label</th><th>score</th></tr>" in shown
-    assert "<tr><td>cat</td><td>0.5123</td></tr><tr><td>dog</td><td></td>" in shown
-    assert "AA==" not in shown
+    html = LabelledAnswer(model="pets", predictions=entries)._repr_html_()
+    assert "<th>label</th><th>score</th></tr>" in html
+    assert "<tr><td>cat</td><td>0.5123</td></tr><tr><td>dog</td><td></td>" in html
+    assert "AA==" not in html
 
 
 @pytest.mark.parametrize("key", ["model", "version", "task", "text", "picture"])
 def test_texts_of_an_answer_are_escaped(key: str) -> None:
     answer = LabelledAnswer({key: HOSTILE, "predictions": [{HOSTILE: {"a": HOSTILE}}]})
-    shown = answer._repr_html_()
-    assert "<img" not in shown
-    assert shown.count("&lt;img") >= 2
+    html = answer._repr_html_()
+    assert "<img" not in html
+    assert html.count("&lt;img") >= 2
 
 
 def test_answer_has_its_picture() -> None:
     picture = base64.b64encode(b"\x89PNG").decode()
-    shown = LabelledAnswer(picture=picture, predictions=[])._repr_html_()
-    assert f'src="data:image/png;base64,{picture}"' in shown
+    html = LabelledAnswer(picture=picture, predictions=[])._repr_html_()
+    assert f'src="data:image/png;base64,{picture}"' in html
 
 
 @pytest.mark.parametrize("entries", [None, "text", [1, None], []])
@@ -45,20 +45,20 @@ def test_answer_of_another_shape_is_shown(entries: Any) -> None:
 
 
 def test_long_answers_are_cut() -> None:
-    shown = LabelledAnswer(predictions=[{"index": 1}] * 60)._repr_html_()
-    assert shown.count("<tr>") == 51
-    assert "<p>10 more</p>" in shown
+    html = LabelledAnswer(predictions=[{"index": 1}] * 60)._repr_html_()
+    assert html.count("<tr>") == 51
+    assert "<p>10 more</p>" in html
 
 
 def test_outputs_are_a_table_with_waveforms() -> None:
     signal = np.sin(np.arange(2000, dtype=np.float32))
     signal[5] = np.nan
     outputs = Outputs({HOSTILE: signal[None], "none": np.zeros((0, 2), np.float32)})
-    shown = outputs._repr_html_()
-    assert "[1, 2000]" in shown
-    assert shown.count("<svg") == 1
-    assert "nan" not in shown.partition("<svg")[2]
-    assert "<img" not in shown
+    html = outputs._repr_html_()
+    assert "[1, 2000]" in html
+    assert html.count("<svg") == 1
+    assert "nan" not in html.partition("<svg")[2]
+    assert "<img" not in html
 
 
 def test_picture_says_its_type() -> None:
@@ -77,12 +77,12 @@ def test_example_notebook_runs(
     monkeypatch.chdir(ROOT)
     cells = json.loads(EXAMPLE.read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {}
-    shown = []
+    values = []
     for cell in cells:
         if cell["cell_type"] == "code":
-            shown.append(run_cell("".join(cell["source"]), names))
-    tables = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
-    pictures = [value for value in shown if isinstance(value, Picture)]
+            values.append(run_cell("".join(cell["source"]), names))
+    tables = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
+    pictures = [value for value in values if isinstance(value, Picture)]
     assert len(tables) == 3
     assert "<td>7</td>" in tables[0]
     assert "data:image/png" in tables[1]
