@@ -1,4 +1,4 @@
-"""Check the table of model families in ``docs/models.md``."""
+"""Check the table of model families in ``docs/generated/families.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the table of tested model families in ``docs/models.md``.
+"""Write the table of tested model families in ``docs/generated/families.md``.
 
 Usage: python tools/family_table.py [--check]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "generated" / "families.md"
 START, END = "<!-- families -->\n", "<!-- /families -->\n"
 
 
@@ -42,6 +42,7 @@ def families() -> Iterator[Any]:
         sys.path.insert(0, tests)
     for path in sorted((ROOT / "tests" / "families").glob("test_*.py")):
         module = importlib.import_module(f"families.{path.stem}")
+        # Modules of shared parts, such as processors, have no families of their own.
         yield from getattr(module, "FAMILIES", ())
 
 

@@ -24,6 +24,7 @@ GENERATED = frozenset(
         "docs/generated/benchmark-results.md",
         "docs/generated/conversions.md",
         "docs/generated/evidence.md",
+        "docs/generated/families.md",
         "docs/generated/language-clients.md",
         "docs/generated/zoo.md",
     }

@@ -37,8 +37,8 @@ LIMITS = """## What this does not show
 - No phone was measured. The [simulated phone](../simulate.md) is the desktop's processor for a share of the time: what
   int8 gains on an ARM core, it cannot tell. Its limit on memory holds for the command's own process, not for those of
   the versions that `compare` starts.
-- [Emulated](../arm64.md) times say nothing, and nothing here is derived from them; sizes and answers are those of real
-  ARM programs. Of the frameworks, TensorFlow Lite and ONNX Runtime run there.
+- [Emulated](../../tests/arm64.md) times say nothing, and nothing here is derived from them; sizes and answers are
+  those of real ARM programs. Of the frameworks, TensorFlow Lite and ONNX Runtime run there.
 - On the simulated phone, TorchScript, torch.export, ExecuTorch, the smaller TensorFlow.js versions, int16x8 and the
   second unconverted version were left out: a run has to end within minutes.
 - The public models have no labels for the public pictures and sounds, but for the digits: where there is no score,

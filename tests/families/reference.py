@@ -24,7 +24,7 @@ LABELS = ("apple", "pear", "plum", "quince", "fig")
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models; one row of the table in ``docs/models.md``.
+    """A family of models; one row of the table in ``docs/generated/families.md``.
 
     Attributes:
         name: the name that its library gives it.

@@ -36,7 +36,7 @@ REGRESSION = "tabular-regression"
 
 @dataclass(frozen=True)
 class Family:
-    """A row of the table of families in ``docs/models.md``."""
+    """A row of the table of families in ``docs/generated/families.md``."""
 
     name: str
     library: str

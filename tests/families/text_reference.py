@@ -46,7 +46,7 @@ LENGTH = 40  # positions of the models that have a limit
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models; one row of the table in ``docs/models.md``.
+    """A family of models; one row of the table in ``docs/generated/families.md``.
 
     Attributes:
         name: the name that its library gives it.

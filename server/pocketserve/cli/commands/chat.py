@@ -58,7 +58,10 @@ def run(options: argparse.Namespace) -> int:
 def _only_model(client: Client) -> str:
     names = []
     for entry in client.index():
-        if entry.get("task") == _TASK or entry.get("version") in ("gguf", "transformers"):
+        if entry.get("task") == _TASK or entry.get("version") in (
+            "gguf",
+            "transformers",
+        ):
             names.append(str(entry["name"]))
     names = list(dict.fromkeys(names))
     if len(names) != 1:
