@@ -124,24 +124,17 @@ class ExecutorchSession:
         self._output_specs = _specs(
             "output", description.outputs, meta.output_tensor_meta
         )
-        self.inputs: Sequence[TensorSpec] = [
-            spec for spec in self._input_specs if spec is not None
-        ]
-        self.outputs: Sequence[TensorSpec] = [
-            spec for spec in self._output_specs if spec is not None
-        ]
-        tensors = [
-            meta.input_tensor_meta(n)
-            for n, spec in enumerate(self._input_specs)
-            if spec is not None
-        ]
-        self._maximum = {
-            spec.name: tuple(tensor.sizes())
-            for spec, tensor in zip(self.inputs, tensors, strict=True)
-        }
+        self.inputs: Sequence[TensorSpec] = _without_none(self._input_specs)
+        self.outputs: Sequence[TensorSpec] = _without_none(self._output_specs)
+        self._maximum: dict[str, tuple[int, ...]] = {}
+        self.memory_bytes = file_bytes
+        for number, spec in enumerate(self._input_specs):
+            if spec is not None:
+                tensor = meta.input_tensor_meta(number)
+                self._maximum[spec.name] = tuple(tensor.sizes())
+                self.memory_bytes += tensor.nbytes()
         self.runtime = runtime
         self.device = "cpu"
-        self.memory_bytes = file_bytes + sum(tensor.nbytes() for tensor in tensors)
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
@@ -149,30 +142,34 @@ class ExecutorchSession:
         """Run; raise ``ValueError`` if sizes or types don't fit."""
         if self._method is None:
             raise RuntimeError("the session is closed")
-        values = [
-            value.number if spec is None else self._tensor(spec, inputs[spec.name])
-            for spec, value in zip(self._input_specs, self._values, strict=True)
-        ]
+        values = []
+        for spec, value in zip(self._input_specs, self._values, strict=True):
+            if spec is None:
+                values.append(value.number)
+            else:
+                values.append(self._tensor(spec, inputs[spec.name]))
         try:
             results = self._method.execute(values)
         except RuntimeError as error:
             raise self._explained(error, inputs) from error
-        return {
-            spec.name: leaf_array(self._torch, result, spec.datatype)
-            for spec, result in zip(self._output_specs, results, strict=True)
-            if spec is not None
-        }
+        arrays = {}
+        for spec, result in zip(self._output_specs, results, strict=True):
+            if spec is not None:
+                arrays[spec.name] = leaf_array(self._torch, result, spec.datatype)
+        return arrays
 
     def close(self) -> None:
         self._method = self._program = None
 
     def _tensor(self, spec: TensorSpec, array: Array) -> Any:
         maximum = self._maximum[spec.name]
-        if len(array.shape) != len(maximum) or any(
-            a > b for a, b in zip(array.shape, maximum, strict=True)
-        ):
+        fits = len(array.shape) == len(maximum)
+        for size, limit in zip(array.shape, maximum, strict=False):
+            fits = fits and size <= limit
+        if not fits:
             raise ValueError(
-                f"input {spec.name!r} takes shapes up to {list(maximum)}, not {list(array.shape)}"
+                f"input {spec.name!r} takes shapes up to {list(maximum)}, not "
+                f"{list(array.shape)}"
             )
         return to_torch(self._torch, array, spec).contiguous()
 
@@ -190,29 +187,38 @@ class ExecutorchSession:
         return RuntimeError(error_message(error))
 
 
+def _without_none(specs: Sequence[TensorSpec | None]) -> list[TensorSpec]:
+    return [spec for spec in specs if spec is not None]
+
+
 def _specs(role: str, values: Sequence[_Value], meta: Any) -> list[TensorSpec | None]:
     """Return the specs of values.
 
-    Fixed inputs and results without a value have None."""
+    Fixed inputs and results without a value have None.
+    """
     specs: list[TensorSpec | None] = []
     for number, value in enumerate(values):
-        name, spec = f"{role}_{number}", None
+        name = f"{role}_{number}"
         if value.type == _TENSOR:
-            tensor = meta(number)
-            datatype = _DATATYPES.get(tensor.dtype())
-            if datatype is None:
-                raise ModelLoadError(
-                    f"{name} is of a type (number {tensor.dtype()}) that the protocol does not have"
-                )
-            spec = TensorSpec(
-                name,
-                datatype,
-                tuple(-1 if value.varies else int(size) for size in tensor.sizes()),
-            )
+            specs.append(_tensor_spec(name, value, meta(number)))
         elif role == "output" and value.type in _PLAIN_RESULTS:
-            spec = TensorSpec(name, _PLAIN_RESULTS[value.type], ())
-        specs.append(spec)
+            specs.append(TensorSpec(name, _PLAIN_RESULTS[value.type], ()))
+        else:
+            specs.append(None)
     return specs
+
+
+def _tensor_spec(name: str, value: _Value, tensor: Any) -> TensorSpec:
+    datatype = _DATATYPES.get(tensor.dtype())
+    if datatype is None:
+        raise ModelLoadError(
+            f"{name} is of a type (number {tensor.dtype()}) that the protocol does not "
+            "have"
+        )
+    shape = tuple(map(int, tensor.sizes()))
+    if value.varies:
+        shape = (-1,) * len(shape)
+    return TensorSpec(name, datatype, shape)
 
 
 # --- The file. Numbers of fields are those of ExecuTorch's program.fbs
@@ -281,24 +287,31 @@ def _check_texts(program: FlatTable) -> None:
 def _values(plan: FlatTable, field: int) -> list[_Value]:
     """Return the inputs or outputs of a plan.
 
-    ExecutionPlan: 2 values. EValue: 0 type, 1 value. Tensor: 8 shape dynamism. Int, Bool, Double: 0 value.
+    ExecutionPlan: 2 values. EValue: 0 type, 1 value. Tensor: 8 shape dynamism. Int,
+    Bool, Double: 0 value.
     """
     values = []
     for index in plan.integers(field, "i"):
         entry = plan.element(2, index) if index >= 0 else None
         if entry is None:
             raise DamagedFileError("an input or output is not there")
-        kind, content = entry.integer(0, "B"), entry.table(1)
-        code = {_INT: "q", _BOOL: "?", _DOUBLE: "d"}.get(kind)
-        number = (
-            content.integer(0, code)
-            if content is not None and code is not None
-            else None
-        )
-        if isinstance(number, float) and not math.isfinite(number):
-            raise DamagedFileError("a number is infinite or not a number")
-        varies = (
-            kind == _TENSOR and content is not None and content.integer(8, "b") != 0
-        )
-        values.append(_Value(kind, number, varies))
+        values.append(_value(entry))
     return values
+
+
+_NUMBER_CODES = {_INT: "q", _BOOL: "?", _DOUBLE: "d"}
+
+
+def _value(entry: FlatTable) -> _Value:
+    kind = entry.integer(0, "B")
+    content = entry.table(1)
+    if content is None:
+        return _Value(kind, None, False)
+    number: int | float | None = None
+    code = _NUMBER_CODES.get(kind)
+    if code is not None:
+        number = content.integer(0, code)
+    if isinstance(number, float) and not math.isfinite(number):
+        raise DamagedFileError("a number is infinite or not a number")
+    varies = kind == _TENSOR and content.integer(8, "b") != 0
+    return _Value(kind, number, varies)

@@ -141,26 +141,25 @@ def make_entry(
         inputs, outputs: TensorFlow's tensors or specs by name.
         invoke: returns NumPy's results for arrays by name, in the order of the outputs.
     """
-    takes, returns = (
-        tuple(tensor_spec(name, spec) for name, spec in specs.items())
-        for specs in (inputs, outputs)
+    input_specs = tuple(tensor_spec(name, spec) for name, spec in inputs.items())
+    output_specs = tuple(tensor_spec(name, spec) for name, spec in outputs.items())
+    input_errors = (
+        tf.errors.InvalidArgumentError,
+        tf.errors.OutOfRangeError,
+        TypeError,
     )
 
     def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
         try:
             values = invoke(arrays)
-        except (
-            tf.errors.InvalidArgumentError,
-            tf.errors.OutOfRangeError,
-            TypeError,
-        ) as error:
+        except input_errors as error:
             raise ValueError(_complaint(error)) from error
-        return {
-            spec.name: _as_array(value)
-            for spec, value in zip(returns, values, strict=True)
-        }
+        results = {}
+        for spec, value in zip(output_specs, values, strict=True):
+            results[spec.name] = _as_array(value)
+        return results
 
-    return EntryPoint(Signature(takes, returns), call)
+    return EntryPoint(Signature(input_specs, output_specs), call)
 
 
 def variable_restorers(function: Any) -> list[Callable[[], None]]:
@@ -234,7 +233,9 @@ def _as_array(value: Any) -> Array:
         text[()] = value
         return text
     array = np.asarray(value)
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    if array.dtype.name == "bfloat16":
+        return array.view(np.uint16)
+    return array
 
 
 def _complaint(error: BaseException) -> str:

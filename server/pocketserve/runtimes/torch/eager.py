@@ -54,12 +54,9 @@ def build_module(torch: Any, source: ModelSource) -> Any:
     Raises:
         ModelLoadError: the code is not trusted, fails, or does not fit the weights.
     """
+    build = _build_unfilled if source.options.get("weights") else _build
     with modules_beside(source.original, source.trusted):
-        module = (
-            _build_unfilled(torch, source)
-            if source.options.get("weights")
-            else _build(torch, source)
-        )
+        module = build(torch, source)
     load_weights(torch, module, source)
     return module.eval()
 
@@ -86,23 +83,20 @@ class TorchSession(ModuleSession):
     ) -> dict[str, Array]:
         """Run the module; inputs are passed by name if ``forward`` has all names."""
         leaves = dict(flatten(self._run(inputs)))
-        return {
-            spec.name: leaf_array(
-                self._torch, leaves.get(self._result_names[spec.name]), spec.datatype
-            )
-            for spec in self.outputs
-        }
+        arrays = {}
+        for spec in self.outputs:
+            leaf = leaves.get(self._result_names[spec.name])
+            arrays[spec.name] = leaf_array(self._torch, leaf, spec.datatype)
+        return arrays
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
-        arguments = [
-            (spec.name, to_torch(self._torch, inputs[spec.name], spec))
-            for spec in self.inputs
-        ]
-        return (
-            self._call(**dict(arguments))
-            if self._by_name
-            else self._call(*(value for _, value in arguments))
-        )
+        tensors = []
+        for spec in self.inputs:
+            tensors.append(to_torch(self._torch, inputs[spec.name], spec))
+        if not self._by_name:
+            return self._call(*tensors)
+        names = [spec.name for spec in self.inputs]
+        return self._call(**dict(zip(names, tensors, strict=True)))
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Test the module on zeros and describe its outputs."""
@@ -139,21 +133,21 @@ class TorchSession(ModuleSession):
 
     def _results(self, result: Any) -> list[tuple[str, Any]]:
         """Return the leaves that can be served, without None and other objects."""
-        leaves = [(name, leaf) for name, leaf in flatten(result) if leaf is not None]
-        results = [
-            (name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)
-        ]
-        objects = ", ".join(
-            type(leaf).__name__
-            for _, leaf in leaves
-            if not is_result(self._torch, leaf)
-        )
+        results = []
+        objects = []
+        for name, leaf in flatten(result):
+            if is_result(self._torch, leaf):
+                results.append((name, leaf))
+            elif leaf is not None:
+                objects.append(type(leaf).__name__)
+        names = ", ".join(objects)
         if not results:
             raise ModelLoadError(
-                f"the module returns {objects or 'nothing'} instead of tensors; wrap it in one that does"
+                f"the module returns {names or 'nothing'} instead of tensors; wrap it "
+                "in one that does"
             )
         if objects:
-            _log.warning("outputs that no tensor can carry are left out: %s", objects)
+            _log.warning("outputs that no tensor can carry are left out: %s", names)
         return results
 
 
@@ -164,9 +158,10 @@ def takes_names(module: Any, names: Sequence[str]) -> bool:
     except (TypeError, ValueError):  # written in C, or scripted
         return False
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameter_names = {
-        parameter.name for parameter in parameters if parameter.kind in kinds
-    }
+    parameter_names = set()
+    for parameter in parameters:
+        if parameter.kind in kinds:
+            parameter_names.add(parameter.name)
     return len(set(names)) == len(names) and parameter_names.issuperset(names)
 
 

@@ -108,14 +108,18 @@ def _register(pytree: Any, name: str) -> type[_StandIn]:
 
 def _keys(context: Any, count: int) -> list[str]:
     """Return the names of a container's parts, else numbers."""
-    candidates = (context, *(context if isinstance(context, list | tuple) else ()))
-    if isinstance(context, Mapping):
-        candidates = tuple(context.values())
+    candidates = [context]
+    if isinstance(context, list | tuple):
+        candidates += context
+    elif isinstance(context, Mapping):
+        candidates = list(context.values())
     for names in candidates:
-        if (
-            isinstance(names, list)
-            and len(names) == count
-            and all(isinstance(name, str) for name in names)
-        ):
+        if _is_name_list(names, count):
             return list(names)
     return [str(number) for number in range(count)]
+
+
+def _is_name_list(value: Any, count: int) -> bool:
+    if not isinstance(value, list) or len(value) != count:
+        return False
+    return all(isinstance(name, str) for name in value)
