@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from pocketserve.api.samples import sample_names
 from pocketserve.engine.interface import fingerprint_of
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.formats import DamagedFileError
+from pocketserve.repository.samples import sample_names
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.runtimes.metadata import TensorMetadata

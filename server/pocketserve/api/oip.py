@@ -12,6 +12,7 @@ from pocketserve.api.messages import (
     ApiRequest,
     ApiResponse,
     json_response,
+    refuse_unknown_query,
     waiting_parameters,
 )
 from pocketserve.engine.engine import State
@@ -118,6 +119,23 @@ def model_interface(service: Service, request: ApiRequest) -> ApiResponse:
         running,
     ):
         return json_response(describe_interface(running.model))
+
+
+def sample(service: Service, request: ApiRequest) -> ApiResponse:
+    """A file of a model's folder ``samples``, which its card lists."""
+    # Imported late: inference doesn't need it.
+    from pocketserve.repository.samples import CONTENT_TYPES, read_sample
+
+    refuse_unknown_query(request)
+    model, name = request.path["model"], request.path["sample"]
+    content = read_sample(service.entry(model), name)
+    if content is None:
+        text = (
+            f"the model {model[:64]!r} has no sample {name[:64]!r}; its card lists them"
+        )
+        raise ApiError(ErrorCode.NOT_FOUND, text)
+    content_type = CONTENT_TYPES[name[name.rindex(".") :]]
+    return ApiResponse(content_type=content_type, chunks=[content])
 
 
 def infer(service: Service, request: ApiRequest) -> InferenceCall:

@@ -65,7 +65,7 @@ def _oip() -> list[Route]:
         Route(
             "GET",
             "/v2/models/{model}/samples/{sample}",
-            "samples.sample",
+            "oip.sample",
             "oip",
             "sample",
         ),

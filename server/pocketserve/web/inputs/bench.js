@@ -113,10 +113,15 @@ export class Bench {
     return this.input?.stageView?.() ?? null;
   }
 
-  view() {
+  samplesView() {
+    return this.samples.view((file) => this.take(file));
+  }
+
+  /** `withSamples`: whether the samples are not shown elsewhere. */
+  view(withSamples = true) {
     if (!this.kind) return html`<p class="notice">${t("input.none")}</p>`;
     return html`${this.kinds.length > 1 ? this.choices() : nothing}
-      ${this.samples.view((file) => this.take(file))}
+      ${withSamples ? this.samplesView() : nothing}
       ${this.input.view()} ${optionsView(this)}`;
   }
 

@@ -96,10 +96,11 @@ function workView() {
   const stage = bench.stageView();
   const isWaiting = tried.pending || tried.busy;
   return html`<div class="work ${stage ? "pictured" : ""}" data-model=${tried.metadata.name} aria-busy=${isWaiting ? "true" : "false"}>
+    ${bench.sample ? nothing : html`<section class="first">${bench.samplesView()}</section>`}
     ${stage ? html`<section class="seen" aria-label=${t("try.input")}>${stage}</section>` : nothing}
     ${stage ? answerPanel(isWaiting) : nothing}
     <section class="panel controls" aria-label=${t("try.controls")}>
-      ${bench.view()}
+      ${bench.view(bench.sample !== null)}
       <p class="help" lang="en">${tried.metadata.parameters?.description ?? ""}</p></section>
     ${stage ? nothing : answerPanel(isWaiting)}</div>
     ${historyView()}

@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, refuse_unknown_query
 from pocketserve.repository.scan import ModelEntry
-from pocketserve.service import Service
-from pocketserve_wire import ApiError, ErrorCode
 
 FOLDER: Final = "samples"
 MAX_SAMPLES: Final = 12
@@ -54,27 +51,18 @@ def _is_sample(file: os.DirEntry[str]) -> bool:
         return False
 
 
-def sample(service: Service, request: ApiRequest) -> ApiResponse:
-    """A file of a model's folder ``samples``, which its card lists."""
-    refuse_unknown_query(request)
-    model, name = request.path["model"], request.path["sample"]
-    entry = service.entry(model)
+def read_sample(entry: ModelEntry, name: str) -> bytes | None:
+    """Return the content of a listed sample; None if there is none of that name."""
     if name not in sample_names(entry):
-        raise _not_found(model, name)
+        return None
     path = entry.folder / FOLDER / name
     try:
         with open(path, "rb", opener=_open_file) as file:
-            content = file.read(MAX_BYTES)
+            return file.read(MAX_BYTES)
     except OSError:  # it was removed or replaced just now
-        raise _not_found(model, name) from None
-    return ApiResponse(content_type=CONTENT_TYPES[path.suffix], chunks=[content])
+        return None
 
 
 def _open_file(path: str, flags: int) -> int:
     """Open a file, but neither a link nor a pipe that would block."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _not_found(model: str, name: str) -> ApiError:
-    text = f"the model {model[:64]!r} has no sample {name[:64]!r}; its card lists them"
-    return ApiError(ErrorCode.NOT_FOUND, text)
