@@ -82,6 +82,8 @@ def questions(page: Page) -> list[str]:
 
 def test_markdown_becomes_elements(chatting: Visit) -> None:
     """Text of the model never becomes markup, and links lead to web pages only."""
+    from axe_playwright_python.sync_playwright import Axe
+
     page = chatting.page
     ask(page, "Hello")
     reply = page.locator(".reply .markdown")
@@ -94,6 +96,7 @@ def test_markdown_becomes_elements(chatting: Visit) -> None:
     assert "noopener" in (links.first.get_attribute("rel") or "")
     assert "tokens" in page.inner_text(".reply .timing")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert Axe().run(page).response["violations"] == []
     send, bar = (page.locator(s).bounding_box() for s in (".composer button", "nav"))
     assert send is not None and bar is not None
     assert send["y"] + send["height"] <= bar["y"]

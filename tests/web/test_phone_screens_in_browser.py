@@ -12,6 +12,7 @@ import pytest
 
 from browsing import Visit, choose
 from conftest import MODELS
+from sounds import tone, wav
 
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 
@@ -34,7 +35,11 @@ def see_answer(here: Visit) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_answer_is_on_the_screen(visitor: Visitor, size: tuple[int, int]) -> None:
+def test_answer_is_on_the_screen(
+    visitor: Visitor, size: tuple[int, int], tmp_path: Path
+) -> None:
+    sound = tmp_path / "tone.wav"
+    sound.write_bytes(wav(tone()))
     with visitor(viewport={"width": size[0], "height": size[1]}) as here:
         here.enter()
         here.open_model("digits", "picture")
@@ -55,7 +60,29 @@ def test_answer_is_on_the_screen(visitor: Visitor, size: tuple[int, int]) -> Non
         here.page.click("form .primary")
         here.best("oslo")
         see_answer(here)
-        here.open_model("digits", "camera")
+        here.open_model("phrases", "query")
+        here.page.fill("[name=query]", "switch the lamp on")
+        here.page.fill("[name=texts]", "play a song\nturn on the light")
+        here.page.click("form .primary")
+        here.best("turn on the light")
+        see_answer(here)
+        here.open_model("shelf")
+        here.page.fill("[name=items]", "Wild Herbs\nGrowing Roses")
+        here.page.click("form .primary")
+        see_answer(here)
+        here.open_model("tones", "soundFile")
+        choose(here, sound)
+        here.best("tone")
+        see_answer(here)
+        here.open_model("tones", "microphone")
+        here.page.click("button:text-is('Record')")
+        here.page.wait_for_selector(".tempo:text-is('1 s')")
+        here.page.click("text=Stop and ask")
+        see_answer(here)
+        here.open_model("digits", "drawing")
+        here.page.locator(".pad").click()
+        see_answer(here)
+        here.press("[data-kind=camera]")
         here.page.click("text=Start the camera")
         here.best("7")
         see_answer(here)

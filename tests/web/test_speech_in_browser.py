@@ -63,6 +63,8 @@ def listening(speaking: Browser, speech_server: Server) -> Iterator[Visit]:
 
 
 def test_file_is_written_down_and_saved(listening: Visit, speech_file: Path) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
     page = listening.page
     listening.open_model("whisper", "soundFile")
     choose(listening, speech_file)
@@ -80,6 +82,7 @@ def test_file_is_written_down_and_saved(listening: Visit, speech_file: Path) -> 
     assert re.match(r"1\n00:00:0\d,\d{3} --> 00:00:0\d,\d{3}\nYes\.\n", files["srt"])
     assert re.match(r"WEBVTT\n\n00:00:0\d\.\d{3} --> .+\nYes\.\n", files["vtt"])
     page.click("summary:has-text('Times')")
+    assert Axe().run(page).response["violations"] == []
     assert page.locator(".answer tbody tr").count() == files["vtt"].count("-->")
 
 

@@ -7,10 +7,13 @@ export function problem(failure, place = "") {
   const key = keyOf(failure, place);
   return html`<div class="problem" role="alert" data-code=${failure.code ?? "PAGE"}>
     <strong>${t(`${key}.title`)}</strong>
-    ${failure.message ? html`<p lang="en">${failure.message}</p>` : nothing}
+    ${failure.message && !isToken(failure, place) ? html`<p lang="en">${failure.message}</p>` : nothing}
     <p>${t(`${key}.help`, { seconds: failure.retryAfterS || 1 })}</p>
   </div>`;
 }
+
+/** A token that was typed wrongly: the server's sentence is for programs. */
+const isToken = ({ status }, place) => status === 401 && place === "token";
 
 function keyOf(failure, place) {
   const keys = [`${failure.status}.${place}`, failure.code, `${failure.status}`];

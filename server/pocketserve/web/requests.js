@@ -48,7 +48,8 @@ function optionCalls(version, query, literal) {
 export function java({ model, version, query, inline, file }) {
   const bytes = inline === undefined
     ? `Files.readAllBytes(Paths.get(${quoted(file)}))` : `${quoted(inline)}.getBytes(StandardCharsets.UTF_8)`;
-  return `byte[] input = ${bytes};
+  return `// Gradle, imports and the token: docs/android-java.md
+byte[] input = ${bytes};
 PredictOptions options = new PredictOptions()${optionCalls(version, query, quoted)};
 try (PocketServe server = ${build()}) {
     Prediction answer = server.predict(${quoted(model)}, input, ${quoted(typeOf(inline))}, options);
@@ -58,7 +59,8 @@ try (PocketServe server = ${build()}) {
 
 export function kotlin({ model, version, query, inline, file }) {
   const bytes = inline === undefined ? `File(${kotlinText(file)}).readBytes()` : `${kotlinText(inline)}.toByteArray()`;
-  return `val input = ${bytes}
+  return `// Gradle, imports and the token: docs/android.md
+val input = ${bytes}
 val options = PredictOptions()${optionCalls(version, query, kotlinText)}
 ${build()}.use { server ->
     val answer = server.predict(${kotlinText(model)}, input, ${quoted(typeOf(inline))}, options)

@@ -1,5 +1,6 @@
 // The request that was tried, for other languages. The token is never in it.
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { download } from "../inputs/saving.js";
 import { say, update } from "../page.js";
 import { curl, java, kotlin, python } from "../requests.js";
 import { t } from "../words.js";
@@ -16,7 +17,8 @@ export function snippetsView(model, version, bench) {
       aria-pressed=${language === chosen.language} data-language=${language}
       @click=${() => { Object.assign(chosen, { language, copied: false }); update(); }}>${NAMES[language]}</button>`)}</div>
     <pre class="snippet" tabindex="0"><code>${text}</code></pre>
-    <button @click=${() => copy(text)}>${t(chosen.copied ? "take.copied" : "take.copy")}</button>
+    <div class="actions"><button @click=${() => copy(text)}>${t(chosen.copied ? "take.copied" : "take.copy")}</button>
+      ${bench.sample ? html`<button @click=${() => download(new Blob([sample.body]), sample.name)}>${t("take.save", { name: sample.name })}</button>` : nothing}</div>
     ${bench.sample ? nothing : html`<p class="help">${t("take.help")}</p>`}</section>`;
 }
 

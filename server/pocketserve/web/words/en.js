@@ -188,6 +188,7 @@ export default {
   "take.title": "Take it with you",
   "take.copy": "Copy",
   "take.copied": "Copied",
+  "take.save": "Save {name}",
   "take.help": "Ask once, and your own input and options appear here.",
   "chat.none": "No language model is here. Put a .gguf file into the models folder.",
   "chat.models": "Models, side by side",
