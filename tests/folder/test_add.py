@@ -24,6 +24,7 @@ import pytest
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
 
+import gguf_files
 from conftest import MODELS
 from pocketserve.cli import main
 from pocketserve.cli.fetch import bounded_session, open_address
@@ -823,3 +824,49 @@ def test_add_uses_the_named_folder(
     assert main(["add", source]) == 0
     assert main(["add", source, "--models-dir", str(folder / "digits")]) == 1
     assert "is one model; name the folder that models lie in" in capsys.readouterr().err
+
+
+def test_the_largest_gguf_file_that_fits_is_taken(
+    add: Add,
+    folder: Path,
+    hub: StandIn,
+    hub_client: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = gguf_files.write_tiny(folder.parent / "small.gguf").read_bytes()
+    hub.repos["org/chat"] = {
+        "m-Q2_K.gguf": small[:-1000],
+        "m-Q4_K_M.gguf": small,
+        "m-F16.gguf": small + bytes(2**20),
+        "mmproj-m.gguf": small,
+    }
+    monkeypatch.setattr(hub_module, "available_memory", lambda: 2 * 129 * 2**20)
+    err = add("hf:org/chat")[2]
+    assert "taking m-Q4_K_M.gguf" in err
+    assert "the largest that fits into the memory for models" in err
+    assert "  hf:org/chat/m-F16.gguf  " in err
+    fetched = [path for path in hub.paths() if path.endswith(".gguf")]
+    assert all(path.endswith("m-Q4_K_M.gguf") for path in fetched)
+    monkeypatch.setattr(hub_module, "available_memory", lambda: 2**20)
+    code, out, err = add("hf:org/chat", "--name", "two")
+    assert (code, out) == (1, "")
+    assert "none of its 3 GGUF files fits" in err
+    assert "hf:org/chat/m-Q2_K.gguf" in err
+
+
+def test_the_files_of_a_hugging_face_folder_are_chosen() -> None:
+    names = [
+        "README.md",
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "modeling_own.py",
+        "pytorch_model.bin",
+        "tokenizer.json",
+    ]
+    files = dict.fromkeys(names, hub_module.HubFile(1))
+    repo = hub_module.HubRepo("org/repo", COMMIT, files)
+    assert hub_module.choose_file(repo, "") == "config.json"
+    chosen = hub_module._files_of(repo, "config.json")
+    assert sorted(chosen) == sorted({*names} - {names[0], *names[5:7]})

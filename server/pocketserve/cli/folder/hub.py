@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from pocketserve.cli.folder.download import (
     check_address,
     download,
 )
+from pocketserve.cli.folder.hub_language import CONFIG, choose_gguf, folder_files
 from pocketserve.cli.folder.models_folder import Stage, check_room
 from pocketserve.cli.folder.sources import (
     AddRequest,
@@ -31,9 +33,10 @@ from pocketserve.cli.folder.sources import (
     SeveralModelsError,
     find_license,
 )
+from pocketserve.engine.device.cores import available_memory
 from pocketserve.messages import excerpt
 from pocketserve.terminal.errors import CommandError
-from pocketserve.terminal.output import human_bytes
+from pocketserve.terminal.output import human_bytes, printable
 from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
@@ -249,9 +252,12 @@ def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedMo
 
 
 def _files_of(repo: HubRepo, model: str) -> list[str]:
-    if model in repo.files:
-        return [model, *_beside(repo, model)]
-    return _below(repo, model)
+    if model not in repo.files:
+        return _below(repo, model)
+    files = [model, *_beside(repo, model)]
+    if PurePosixPath(model).name == CONFIG:
+        files += folder_files(list(repo.files), model)
+    return list(dict.fromkeys(files))
 
 
 def _fetch_all(
@@ -296,17 +302,30 @@ def choose_file(repo: HubRepo, path: str) -> str:
         model = _model_of(path)
         if model is not None:
             return model
+        is_config = PurePosixPath(path).name == CONFIG
+        if is_config and folder_files(list(repo.files), path):
+            return path
     inside = _files_below(repo, path)
     paths = _model_paths(inside)
     models = sorted(paths)
     if len(models) == 1:
         return models[0]
+    config = f"{path}/{CONFIG}" if path else CONFIG
+    if not models and folder_files(inside, config):
+        return config
     title = f"{repo.name}/{path}" if path else repo.name
     if not models:
         fault = "is not a model file" if path in repo.files else "holds no model file"
         hint = _weights_hint(inside)
         raise CommandError(f"{title} {fault} of a kind that is served{hint}")
     sentence = f"{title} holds {len(models)} models; name one:"
+    sizes = {model: _bytes_of(repo, model) for model in models}
+    choice = choose_gguf(sizes, available_memory() // 2)
+    if choice is not None and choice.file:
+        _print_choice(choice.reason, _offer(repo, models, paths))
+        return choice.file
+    if choice is not None:
+        sentence = f"{title}: {choice.reason}"
     raise SeveralModelsError(sentence, _offer(repo, models, paths))
 
 
@@ -422,9 +441,18 @@ def _folder_of(model: str) -> str:
 
 
 def _size_of(repo: HubRepo, model: str) -> str:
+    return human_bytes(_bytes_of(repo, model))
+
+
+def _bytes_of(repo: HubRepo, model: str) -> int:
     files = [model] if model in repo.files else _below(repo, model)
-    size = sum(repo.files[file].size for file in files)
-    return human_bytes(size)
+    return sum(repo.files[file].size for file in files)
+
+
+def _print_choice(sentence: str, lines: Sequence[str]) -> None:
+    """Tell the user which model is taken, and list all."""
+    text = printable(f"{sentence}; all of them:")
+    print(text, *map(printable, lines), sep="\n", file=sys.stderr)
 
 
 def _has_content(path: Path, file: HubFile) -> bool:

@@ -12,6 +12,7 @@ import select
 import socketserver
 import sys
 import threading
+from collections.abc import Container
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
@@ -52,7 +53,20 @@ def _load(settings: EngineSettings) -> FolderModel:
     torch.set_num_threads(settings.threads)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    _refuse_own_code(settings.model, transformers.CONFIG_MAPPING)
     return FolderModel(settings, torch, transformers)
+
+
+def _refuse_own_code(folder: str, supported: Container[str]) -> None:
+    """Refuse an architecture that only the folder's own code could run."""
+    with open(os.path.join(folder, "config.json"), "rb") as file:
+        config = json.load(file)
+    kind = config.get("model_type")
+    if "auto_map" in config and kind not in supported:
+        raise ValueError(
+            f"its architecture ({kind!s:.40}) needs code of its own, which is not run;"
+            " add the model's GGUF file instead"
+        )
 
 
 class _FolderServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

@@ -138,10 +138,12 @@ class FolderModel:
         """Cut the cache; False where it can't be cut, as with sliding windows."""
         if length == len(self._cached):
             return True
-        if any(getattr(layer, "is_sliding", False) for layer in self._cache.layers):
-            return False
+        for layer in self._cache.layers:
+            if layer.is_sliding or not getattr(layer, "is_croppable", True):
+                return False
         try:
-            self._cache.crop(length)
+            # A negative number is one of tokens to remove.
+            self._cache.crop(length - len(self._cached))
         except (AttributeError, ValueError, NotImplementedError, RuntimeError):
             return False
         return True
