@@ -201,6 +201,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(
     [
         ({"tools": [{"type": "function"}]}, "'tools' needs the model's GGUF file"),
         ({"response_format": {"type": "json_object"}}, "'response_format' needs"),
+        ({"grammar": "root ::= x"}, "'grammar' is not supported"),
         ({"tool_choice": "required"}, "'tool_choice' needs"),
         ({"chat_template_kwargs": {"tokenize": True}}, "tokenize' can't be set"),
     ],

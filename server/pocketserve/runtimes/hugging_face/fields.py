@@ -19,6 +19,38 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 """Values of such fields that ask for nothing."""
 
 
+KNOWN: Final = frozenset(
+    (
+        "cache_prompt",
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
+        "logprobs",
+        "max_tokens",
+        "messages",
+        "min_p",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "prompt",
+        "repeat_penalty",
+        "response_format",
+        "return_progress",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+    )
+)
+"""All fields; others might mean something that would not happen."""
+
+
 class RefusedError(Exception):
     """A request that the engine refuses.
 
@@ -81,6 +113,11 @@ def read_answer(body: Mapping[str, Any], context: int) -> AnswerRequest:
     Raises:
         RefusedError: it needs something that this engine doesn't have.
     """
+    for name in body:
+        if name not in KNOWN:
+            raise RefusedError(
+                f"{name!r:.80} is not supported for Hugging Face folders"
+            )
     for name in UNSUPPORTED:
         value = body.get(name)
         if value is not None and value not in NEUTRAL[name]:

@@ -170,6 +170,8 @@ def read_folder(path: Path) -> FolderHeader:
         head_sizes=(numbers.head_size, numbers.head_size),
         quantisation=weights.kind,
         template=_read_template(path.parent),
+        # The engine refuses them itself, and names the way out.
+        knows_tools=True,
         pooling="",
         parameters=weights.parameters,
         file_bytes=weights.parameters * value_bytes,
