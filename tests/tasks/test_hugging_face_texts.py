@@ -696,6 +696,17 @@ def test_the_class_decides_on_the_side_of_padding(
     assert special.pad_left is is_left
 
 
+def test_the_name_of_padding_comes_before_its_number() -> None:
+    padding = {"pad_token": "[PAD]", "pad_id": 3}
+    settings = TokenizerSettings()
+
+    assert settings.complete(Special(), {"[PAD]": 5}.get, padding).pad == 5
+    with pytest.raises(MetadataError, match=r"padding\.pad_token = '\[PAD\]'"):
+        settings.complete(Special(), {}.get, padding)
+    named = TokenizerSettings(names={"pad": "<pad>"})
+    assert named.complete(Special(), {"<pad>": 1}.get, padding).pad == 1
+
+
 @pytest.mark.parametrize(("name", "first"), [("BigBird", ()), ("Llama", (7,))])
 def test_the_class_decides_on_the_token_in_front(
     name: str, first: tuple[int, ...]

@@ -164,6 +164,7 @@ TOKENIZER = ForeignFile(
         ),
         Key("padding.direction", Effect.APPLIED, _FAST),
         Key("padding.pad_id", Effect.APPLIED, _FAST),
+        Key("padding.pad_token", Effect.APPLIED, _FAST),
         Key("padding.pad_type_id", Effect.APPLIED, _FAST),
         Key("padding.*", Effect.HARMLESS, "padding has no part in the answer"),
         Key("truncation", Effect.HARMLESS, "there is none"),

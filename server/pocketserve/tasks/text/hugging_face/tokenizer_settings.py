@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
 from pocketserve.tasks.text.tokens import Special
 
@@ -89,10 +89,15 @@ class TokenizerSettings(NamedTuple):
             number_of: returns a token's number; None if there is none.
             padding: ``padding`` of ``tokenizer.json``; these settings have priority.
             truncation: ``truncation`` of ``tokenizer.json``, likewise.
+
+        Raises:
+            MetadataError: ``padding`` names a token that doesn't exist.
         """
         pads = padding if isinstance(padding, Mapping) else {}
         cuts = truncation if isinstance(truncation, Mapping) else {}
         pad = self._number("pad", number_of)
+        if pad is None and "pad" not in self.names:
+            pad = _named_pad(pads, number_of)
         pad = pads.get("pad_id") if pad is None else pad
         pad_type = pads.get("pad_type_id") if self.pad_type is None else self.pad_type
         return self._with_bos_and_eos(special, number_of)._replace(
@@ -192,6 +197,26 @@ def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ..
             if token is not None:
                 tokens.setdefault(content, token)
     return tuple(tokens.values())
+
+
+def _named_pad(padding: Mapping[str, Any], number_of: Number) -> int | None:
+    """Return the number of ``padding.pad_token``, which comes before ``pad_id``.
+
+    Raises:
+        MetadataError: there is no such token. Transformers would add it to the
+            vocabulary, so that texts that contain it have other tokens.
+    """
+    name = padding.get("pad_token")
+    if not isinstance(name, str):
+        return None
+    number = number_of(name)
+    if number is None:
+        raise MetadataError(
+            f"tokenizer.json beside the model has padding.pad_token = {name!r:.40}, "
+            "which is not in its vocabulary; correct it, or set pad_token in "
+            "tokenizer_config.json"
+        )
+    return number
 
 
 def _text_of(token: object) -> str:
