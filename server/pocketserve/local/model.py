@@ -1,4 +1,4 @@
-"""Run a model in this process, with a server's checks, tasks and runtimes."""
+"""Run a model in this process, as a server would."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def served_folder(models_dir: str | None) -> Path:
 
 
 def is_model_path(text: str) -> bool:
-    """Return whether an argument is the path of an existing model or folder."""
+    """Return whether a text is a model's or folder's path."""
     path = Path(text)
     if not text or not path.exists():
         return False
@@ -154,7 +154,7 @@ def _open_file(service: Service, path: Path) -> OpenedModel | None:
 def _open_listed(
     path: Path, threads: int, note: Callable[[str], None]
 ) -> OpenedModel | None:
-    """Open a file with the manifest beside it; None if the manifest doesn't list it."""
+    """Open a file by the manifest beside it, if that lists the file."""
     from pocketserve.repository.manifest import FILE_NAME  # late: --help needs no NumPy
 
     folder = path.parent

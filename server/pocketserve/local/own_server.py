@@ -73,7 +73,7 @@ def _command(models: Path, ready: Path, token: Path) -> list[str]:
 
 
 def _await_ready(child: Child, ready: Path) -> Any:
-    """Wait until the server is ready; return the content of its ready file."""
+    """Wait for the server; return the content of its ready file."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if ready.exists():

@@ -138,7 +138,7 @@ def claiming_format(path: Path) -> ModelFormat | None:
 
 
 def is_part(path: Path) -> bool:
-    """Return whether a file is a part of a model whose main file is another."""
+    """Return whether a file belongs to another main file."""
     candidates = [f for f in CLAIMING if path.name.startswith(f.part_starts)]
     return any(_claims(format, path) for format in candidates)
 
@@ -181,7 +181,7 @@ def _begins_like_onnx(head: bytes) -> bool:
 
 
 def first_bytes(path: Path, maximum: int) -> bytes | None:
-    """Return a file's first bytes; None if it isn't a readable regular file."""
+    """Return a regular file's first bytes; None if unreadable."""
     try:
         if not path.is_file():  # opening a named pipe would wait for a writer
             return None

@@ -1,4 +1,4 @@
-"""Check an ``.onnx`` file and its external files before a framework reads it.
+"""Check an ``.onnx`` file and its external files before loading.
 
 An ONNX file may refer to other files with its weights ("external data"). The author of
 a model chooses those names, and older versions of ONNX Runtime follow ``../`` and links

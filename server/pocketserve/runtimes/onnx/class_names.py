@@ -303,7 +303,7 @@ class _ClassGraph:
             raise DamagedFileError("it names too many classes")
 
     def _name(self, span: Span, field: int) -> str:
-        """Return a name without reading later fields, which are in number order."""
+        """Return a name; stop reading at its field."""
         for number, part in self._reader.parts(span):
             if number == field:
                 return self._reader.text(part)

@@ -120,7 +120,7 @@ class _LayerRun:
 
 
 def _read_graph(data: bytes) -> tuple[list[_LayerNode], dict[str, set[str]]]:
-    """Read a ModelProto's graph: nodes, and names of inputs, outputs and weights."""
+    """Read a ModelProto's nodes, and its inputs, outputs and weights."""
     reader = ProtobufReader(data, BUDGET)
     nodes: list[_LayerNode] = []
     declared: dict[str, set[str]] = {

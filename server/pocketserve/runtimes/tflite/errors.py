@@ -48,7 +48,7 @@ def explain_tflite_error(name: str, framework: str, text: str) -> str:
 
 
 def _explain_operator(name: str, framework: str, text: str) -> str | None:
-    """Explain an operator or type that the package lacks; None for other errors."""
+    """Explain a missing operator or type; None for other errors."""
     if re.search(_SELECT_OP, text):
         flex = re.search(_FLEX_NAME, text)
         detail = _in_parentheses(flex and flex[1])

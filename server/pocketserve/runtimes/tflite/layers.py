@@ -95,7 +95,7 @@ def _outputs_from(inputs: set[int], operators: Sequence[Any]) -> set[int]:
 
 
 def _layer(interpreter: Any, details: Any, operator: str) -> LayerOutput | None:
-    """Return a tensor as real numbers; None if it has none or was not kept."""
+    """Return a tensor as real numbers, or None."""
     if details is None:
         return None
     try:

@@ -202,7 +202,7 @@ def read_extra_properties(path: Path) -> dict[str, str]:
 def _picture_input(
     arguments: Sequence[Argument], properties: Mapping[str, str]
 ) -> tuple[TensorSpec, ...]:
-    """Return the only input from the file's properties, if they have its shape."""
+    """Return the input by the file's properties, if possible."""
     try:
         height, width = ast.literal_eval(properties["imgsz"])
         shape = (
@@ -220,7 +220,7 @@ def _picture_input(
 
 
 def _age_of(path: Path) -> str:
-    """Return the advice for a file from before PyTorch 2.0; empty for newer ones.
+    """Return the advice for a file older than PyTorch 2.0.
 
     Newer files have a byte order.
     """
