@@ -179,7 +179,15 @@ def _print_results(results: _Results, *, debug: bool) -> None:
     rows = [_row(conversion) for conversion in results.conversions]
     if rows:
         print_table(
-            ["NEW VERSION", "FROM", "BYTES", "DIFFERENCE", "SAME CLASS", "MADE BY"],
+            [
+                "NEW VERSION",
+                "FROM",
+                "BYTES",
+                "DIFFERENCE",
+                "SAME CLASS",
+                "FIXED",
+                "MADE BY",
+            ],
             rows,
         )
     for conversion in results.conversions:
@@ -208,7 +216,10 @@ def _row(conversion: Conversion) -> list[str]:
             same_class = f"{agreement.same_class:.0%}"
     name = conversion.version or conversion.path.name
     tools = ", ".join(conversion.tools)
-    return [name, conversion.source, sizes, difference, same_class, tools]
+    from pocketserve_lab.convert.variants import shapes_text
+
+    fixed = shapes_text(conversion.fixed)
+    return [name, conversion.source, sizes, difference, same_class, fixed, tools]
 
 
 def _remarks(conversion: Conversion) -> list[str]:

@@ -137,12 +137,21 @@ def _arrays(path: Path) -> tuple[dict[str, Array], Array]:
 
 
 def _checked_labels(path: Path, labels: Array) -> Array:
-    """Return labels as int64 classes or float32 numbers."""
+    """Return labels as int64 classes or float32 numbers.
+
+    Rows of 0 and 1 tell for each class whether a sample belongs to it.
+    """
     if labels.dtype.kind in "iub" and labels.ndim == 1:
         if labels.size and labels.min() < 0:
             raise ConversionError(
                 f"{path.name}: the labels hold {labels.min()}; classes count from 0"
             )
+        return labels.astype(np.int64)
+    if (
+        labels.dtype.kind in "iub"
+        and labels.ndim == 2
+        and np.isin(labels, (0, 1)).all()
+    ):
         return labels.astype(np.int64)
     if labels.dtype.kind == "f" and np.isfinite(labels).all():
         return labels.reshape(len(labels), -1).astype(np.float32)

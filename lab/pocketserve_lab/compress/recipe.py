@@ -24,8 +24,8 @@ class TrainingData(NamedTuple):
     Attributes:
         inputs: of the model, in the order of ``forward``; the first axis counts
             samples.
-        labels: [samples], int64 classes; or float32 [samples, …], the target numbers of
-            a regression.
+        labels: [samples], int64 classes; or int64 [samples, classes] of 0 and 1; or
+            float32 [samples, …], the target numbers of a regression.
     """
 
     inputs: tuple[Array, ...]

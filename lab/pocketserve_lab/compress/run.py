@@ -18,7 +18,7 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.registry import missing_framework
 from pocketserve.tensors import Array
 from pocketserve_lab.compress.recipe import Number, Recipe, checked_options, load_labels
-from pocketserve_lab.compress.scores import Score, score_answers
+from pocketserve_lab.compress.scores import Score, answer_rule, score_answers
 from pocketserve_lab.convert.converter import ConversionError, Converter
 from pocketserve_lab.convert.environments import Note, Tell
 from pocketserve_lab.convert.process import Job, run_job
@@ -100,6 +100,13 @@ class ModelCompressor(ModelConverter):
         super().__init__(entry, settings, tell, note, [self._converter])
         self._scores: tuple[Score, Score] | None = None
 
+    def _variant_bound(self, agreement: Agreement) -> float:
+        """Accept any number, but not other sizes.
+
+        A trained result answers otherwise than the original.
+        """
+        return sys.float_info.max
+
     def compress(self) -> Compression:
         """Make the new version and publish it.
 
@@ -145,8 +152,10 @@ class ModelCompressor(ModelConverter):
         self, agreement: Agreement, reference: Reference, outputs: Path, nearest: str
     ) -> list[str]:
         labels = load_labels(self._sets / "test.npz")
-        before = _score_file(reference.outputs, labels)
-        after = _score_file(outputs, labels)
+        original, result = _answers(reference.outputs), _answers(outputs)
+        rule = answer_rule(original, labels)
+        before = score_answers(original, labels, rule)
+        after = score_answers(result, labels, rule)
         loss = after.loss_since(before)
         # Written so that NaN is a loss, too.
         if not loss <= self._wishes.max_loss:
@@ -172,10 +181,9 @@ class ModelCompressor(ModelConverter):
         }
 
 
-def _score_file(outputs: Path, labels: Array) -> Score:
-    """Score the first output of a run of samples."""
-    answers = next(iter(load_arrays(outputs).values()))
-    return score_answers(answers, labels)
+def _answers(outputs: Path) -> Array:
+    """Return the first output of a run of samples."""
+    return next(iter(load_arrays(outputs).values()))
 
 
 def _source_of(entry: ModelEntry, recipe: Recipe, version: str | None) -> VersionEntry:

@@ -8,13 +8,15 @@ import numpy as np
 
 from pocketserve.tensors import Array
 from pocketserve_lab.convert.converter import ConversionError
+from pocketserve_lab.decisions import DecisionRule, rule_of
 
 
 class Score(NamedTuple):
     """The quality of a version's answers.
 
     Attributes:
-        metric: ``accuracy``, the share of right classes; or ``mean absolute error``.
+        metric: ``accuracy``, the share of right classes, or of right decisions on
+            several labels; or ``mean absolute error``.
         value: of that metric.
         samples: their number.
     """
@@ -36,10 +38,19 @@ class Score(NamedTuple):
         return f"{self.value:.2%}" if self.metric == "accuracy" else f"{self.value:.4g}"
 
 
-def score_answers(answers: Array, labels: Array) -> Score:
+def answer_rule(answers: Array, labels: Array) -> DecisionRule:
+    """Return the decision rule for a model's answers to labelled samples."""
+    rows = answers.reshape(len(labels), -1)
+    return rule_of(rows, has_many_labels=labels.ndim == 2)
+
+
+def score_answers(
+    answers: Array, labels: Array, rule: DecisionRule | None = None
+) -> Score:
     """Return the score of answers [samples, …].
 
     Args:
+        rule: the original's; None finds it in these answers.
         labels: as of :class:`~pocketserve_lab.compress.recipe.TrainingData`.
 
     Raises:
@@ -48,8 +59,17 @@ def score_answers(answers: Array, labels: Array) -> Score:
     rows = answers.reshape(len(labels), -1)
     if labels.dtype.kind == "f":
         return _score_numbers(rows, labels.reshape(len(labels), -1))
-    best = rows.argmax(axis=1) if rows.shape[1] > 1 else rows[:, 0] > 0.5
-    return Score("accuracy", float((best == labels).mean()), len(labels))
+    rule = rule or answer_rule(answers, labels)
+    decisions = rule.decide(rows)
+    expected = labels
+    if rule.by_column:
+        expected = labels.reshape(len(labels), -1)
+    if decisions.shape != expected.shape:
+        raise ConversionError(
+            f"the model answers {rows.shape[1]} scores a sample, "
+            f"and the labels have {expected.shape[-1]}"
+        )
+    return Score("accuracy", float((decisions == expected).mean()), len(labels))
 
 
 def _score_numbers(rows: Array, values: Array) -> Score:

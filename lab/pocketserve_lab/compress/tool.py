@@ -5,6 +5,7 @@ The result is TorchScript, which every later conversion reads.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     is_program = isinstance(result.module, torch.jit.ScriptModule)
     format = "torchscript" if is_program else "torch"
     with torch.inference_mode():
-        write_torchscript(torch, compressed, format, request.output)
+        written = dataclasses.replace(request, format=format)
+        write_torchscript(torch, compressed, written, request.output)
     return ConversionOutcome(
         "torch",
         torch.__version__,

@@ -6,19 +6,27 @@ Adam with a falling rate and a fixed seed, and the loss that fits the model's an
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pocketserve_lab.compress.recipe import TrainingData
+from pocketserve_lab.compress.scores import answer_rule
 from pocketserve_lab.convert.converter import ConversionError
+from pocketserve_lab.decisions import DecisionRule
 
 BATCH = 64
+RULE_BATCHES = 64
+"""Whose answers tell whether a module answers probabilities."""
+
 RATE = 1e-3
 SMALLEST = 1e-8
 """Least probability of which a logarithm is taken."""
 
-Loss = Callable[[Any, Any, Any], Any]
-"""Takes a batch of inputs, the module's answers and the labels; returns a scalar."""
+Loss = Callable[[Any, Any, Any, DecisionRule], Any]
+"""Takes a batch of inputs, the module's answers, the labels and the module's rule.
+
+It returns a scalar."""
 
 
 def trainable_copy(module: Any) -> Any:
@@ -68,6 +76,7 @@ def train(
     torch.manual_seed(0)
     if loss is None:
         loss = _loss_of_labels
+    rule = find_rule(torch, module, data)
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(weights, lr=rate)
     steps = max(1, epochs * -(-len(data.labels) // BATCH))
@@ -75,7 +84,7 @@ def train(
     module.train()
     for _ in range(epochs):
         for inputs, labels in batches(torch, data):
-            value = loss(inputs, first_answer(module(*inputs)), labels)
+            value = loss(inputs, first_answer(module(*inputs)), labels, rule)
             if not torch.isfinite(value):
                 raise ConversionError(
                     "training diverged: the loss is not a finite number any more; "
@@ -89,8 +98,24 @@ def train(
     return module.eval()
 
 
-def _loss_of_labels(inputs: Any, answers: Any, labels: Any) -> Any:
-    return label_loss(answers, labels)
+def _loss_of_labels(inputs: Any, answers: Any, labels: Any, rule: DecisionRule) -> Any:
+    return label_loss(answers, labels, rule)
+
+
+def find_rule(torch: Any, module: Any, data: TrainingData) -> DecisionRule:
+    """Return the decision rule of a module by its answers to the data."""
+    was_training = module.training
+    module.eval()
+    answers = []
+    with torch.no_grad():
+        for inputs, labels in itertools.islice(
+            batches(torch, data, shuffled=False), RULE_BATCHES
+        ):
+            answer = first_answer(module(*inputs))
+            answers.append(answer.reshape(len(labels), -1).double())
+    module.train(was_training)
+    rows = torch.cat(answers).numpy()
+    return answer_rule(rows, data.labels[: len(rows)])
 
 
 def batches(
@@ -119,8 +144,11 @@ def first_answer(answers: Any) -> Any:
     return answers
 
 
-def label_loss(answers: Any, labels: Any) -> Any:
+def label_loss(answers: Any, labels: Any, rule: DecisionRule) -> Any:
     """Return the mean square of numbers, or the cross-entropy of classes.
+
+    Args:
+        rule: the module's.
 
     Raises:
         ConversionError: the answers do not fit the labels.
@@ -131,11 +159,27 @@ def label_loss(answers: Any, labels: Any) -> Any:
         _check_numbers(answers, labels)
         return functional.mse_loss(answers.reshape(labels.shape), labels)
     rows = answers.reshape(len(labels), -1)
-    if rows.shape[1] == 1:
-        probabilities = rows[:, 0].clamp(SMALLEST, 1 - SMALLEST)
-        return functional.binary_cross_entropy(probabilities, labels.to(rows.dtype))
+    if rule.by_column:
+        return decision_loss(answers, labels, rule)
     _check_classes(rows, labels)
     return functional.nll_loss(log_probabilities(rows), labels)
+
+
+def decision_loss(answers: Any, expected: Any, rule: DecisionRule) -> Any:
+    """Return the cross-entropy of scores that are decisions of their own.
+
+    Args:
+        expected: 0, 1 or probabilities.
+    """
+    from torch.nn import functional
+
+    rows = answers.reshape(len(expected), -1)
+    targets = expected.reshape(len(expected), -1).to(rows.dtype)
+    _check_numbers(rows, targets)
+    if rule.takes_logits:
+        return functional.binary_cross_entropy_with_logits(rows, targets)
+    probabilities = rows.clamp(SMALLEST, 1 - SMALLEST)
+    return functional.binary_cross_entropy(probabilities, targets)
 
 
 def _check_classes(rows: Any, labels: Any) -> None:

@@ -134,6 +134,10 @@ class ConversionRequest:
         quantize: of :data:`QUANTIZE_MODES`.
         options: the converter's own.
         trusted: SHA-256 of the source's code that its owner trusts.
+        method: of the ``other_methods`` of an earlier outcome; empty for the tool's
+            first choice.
+        fixed: the axes ``(input, axis)`` that are free in the source and must be fixed
+            in the file, at the size in ``inputs``.
         title: of the source in messages: its file's name, or for a file between two
             steps its origin.
     """
@@ -151,6 +155,8 @@ class ConversionRequest:
     quantize: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
     trusted: tuple[str, ...] = ()
+    method: str = ""
+    fixed: tuple[tuple[str, int], ...] = ()
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -183,6 +189,7 @@ class ConversionRequest:
         for key in ("inputs", "outputs"):
             values[key] = tuple(map(SourceTensor.from_plain, values[key]))
         values["trusted"] = tuple(values["trusted"])
+        values["fixed"] = tuple((name, axis) for name, axis in values["fixed"])
         return cls(**values)
 
 
@@ -201,6 +208,8 @@ class ConversionOutcome:
         notes: sentences for the user, such as that the file takes one row at a time.
         float_bytes: of the same file before quantisation, if the tool wrote it; else
             the size of the source counts.
+        other_methods: that the tool has for the same kind of file, which may keep more
+            sizes free.
     """
 
     tool: str
@@ -212,8 +221,11 @@ class ConversionOutcome:
     notes: tuple[str, ...] = ()
     answers: str = ""
     float_bytes: int = 0
+    other_methods: tuple[str, ...] = ()
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ConversionOutcome:
         """Return the outcome that :func:`dataclasses.asdict` made plain."""
-        return cls(**{**values, "notes": tuple(values["notes"])})
+        notes = tuple(values["notes"])
+        other_methods = tuple(values["other_methods"])
+        return cls(**{**values, "notes": notes, "other_methods": other_methods})

@@ -151,6 +151,7 @@ def publish(
     provenance: Mapping[str, Any],
     *,
     listed: bool = True,
+    input_shapes: Mapping[str, list[int]] | None = None,
 ) -> Path:
     """Copy a result into the model's folder and its manifest.
 
@@ -161,6 +162,7 @@ def publish(
         source: the version that it was made from, whose options for its task apply to
             the new one as well.
         listed: whether it becomes a version; else it is only a file.
+        input_shapes: of the inputs with sizes that its file fixes.
 
     Raises:
         ConversionError: the folder or the manifest cannot be written; nothing has
@@ -192,6 +194,7 @@ def publish(
                     source=source,
                     new=new,
                     provenance=provenance,
+                    input_shapes=input_shapes or {},
                 )
                 edit_manifest(home, change)
         # Also on Ctrl-C: an incomplete folder would hide the bare file.
@@ -381,6 +384,7 @@ def _add_version(
     source: str,
     new: NewVersion,
     provenance: Mapping[str, Any],
+    input_shapes: Mapping[str, list[int]],
 ) -> None:
     """Add a version to a manifest that declares all versions.
 
@@ -399,6 +403,11 @@ def _add_version(
             "file": new.file,
             "provenance": copy.deepcopy(dict(provenance)),
         }
+    table = versions[new.name]
+    if input_shapes:
+        _update(table, "input_shapes", input_shapes)
+    else:
+        table.pop("input_shapes", None)
     _copy_audio(document, source, new.name)
 
 

@@ -6,9 +6,10 @@ import dataclasses
 import datetime
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +70,16 @@ from pocketserve_lab.convert.registry import converters
 from pocketserve_lab.convert.sample_run import load_arrays
 from pocketserve_lab.convert.samples import FOLDER
 from pocketserve_lab.convert.staging import stage
+from pocketserve_lab.convert.variants import (
+    Axis,
+    FrozenAxes,
+    ResultShapes,
+    VariantResult,
+    axes_text,
+    frozen_axes,
+    sample_size,
+    shapes_text,
+)
 
 WORK_PREFIX = "convert-"
 MAX_ALTERNATIVES = 2
@@ -79,6 +90,9 @@ MAX_REMAINDER = 0.95
 
 MAX_REASONS = 3
 """Sample errors that are shown; more would hide the output after them."""
+
+OTHER_KINDS = {"torchscript": "--to onnx", "ptl": "--to onnx", "onnx": "--to pt2"}
+"""The kind to try if one freezes sizes."""
 
 QUANTIZED_WORDS = frozenset(
     (
@@ -131,6 +145,8 @@ class Conversion(NamedTuple):
         agreement: with the original; None for a kind that cannot be run here.
         random: without samples, random input was compared.
         notes: sentences for the user.
+        fixed: the shapes of inputs with sizes that are free in the original and not in
+            the new version.
     """
 
     kind: str
@@ -143,6 +159,7 @@ class Conversion(NamedTuple):
     agreement: verify.Agreement | None
     random: bool
     notes: tuple[str, ...]
+    fixed: Mapping[str, tuple[int, ...]] = {}
 
 
 class Reference(NamedTuple):
@@ -167,6 +184,29 @@ class _Result(NamedTuple):
     def kind(self) -> str:
         """Return its kind, of ``KINDS``."""
         return self.plan[-1].converter.kind
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Options of a run of a plan; see ``ConversionRequest``."""
+
+    method: str = ""
+    fixed: tuple[Axis, ...] = ()
+
+
+class _Checked(NamedTuple):
+    """A result that agrees with the original on the samples.
+
+    Attributes:
+        frozen: the axes that are not free any more.
+        undeclared: those that the file declares as free.
+    """
+
+    attempt: _Attempt
+    result: _Result
+    conversion: Conversion
+    frozen: FrozenAxes
+    undeclared: frozenset[Axis]
 
 
 class ModelConverter:
@@ -196,7 +236,8 @@ class ModelConverter:
         self._tools = converters() if tools is None else tools
         self._references: dict[str, Reference] = {}
         self._middles: dict[
-            tuple[str, ConversionPlan], tuple[ConversionRequest, ConversionOutcome]
+            tuple[str, ConversionPlan, _Attempt],
+            tuple[ConversionRequest, ConversionOutcome],
         ] = {}
         if recover(entry):
             self._entry = scan(settings.models_dir)[entry.name]
@@ -414,39 +455,100 @@ class ModelConverter:
         pythons = [self._python(step.converter) for step in plan]
         reference = self._reference(source, pythons[0])
         request = _first_request(source, reference, self._settings.options, trusted)
+        make = partial(self._attempt, source, plan, new, pythons, request)
+        best = make(_Attempt())
+        if best.frozen:
+            best = _freest(best, make)
+        if best.undeclared:
+            best = _declared(best, make)
+        return self._publish(best.result, best.conversion)
+
+    def _attempt(
+        self,
+        source: VersionEntry,
+        plan: ConversionPlan,
+        new: NewVersion,
+        pythons: Sequence[Path],
+        request: ConversionRequest,
+        attempt: _Attempt,
+    ) -> _Checked:
+        """Run a plan, and check its result."""
+        reference = self._reference(source, pythons[0])
+        request = _attempted(request, attempt, reference)
         outcomes = []
         for number, python in enumerate(pythons, 1):
             name = Path(new.file).name if number == len(plan) else None
-            request, outcome = self._step(source, plan[:number], python, request, name)
+            request, outcome = self._step(
+                source, plan[:number], attempt, python, request, name
+            )
             outcomes.append(outcome)
         carry_description(source.path, source.format.name, request.output, request.kind)
         result = _Result(source, plan, new, reference, request.output, outcomes)
-        conversion = self._check(result, _conversion(result), pythons[-1])
-        return self._publish(result, conversion)
+        return self._check(attempt, result, _conversion(result), pythons[-1])
 
     def _check(
-        self, result: _Result, conversion: Conversion, python: Path
-    ) -> Conversion:
+        self,
+        attempt: _Attempt,
+        result: _Result,
+        conversion: Conversion,
+        python: Path,
+    ) -> _Checked:
         """Compare a result with the original, and add the agreement.
 
         A kind that is not served here is compared if the tool ran it.
         """
+        frozen = FrozenAxes(set(), set())
+        undeclared: frozenset[Axis] = frozenset()
         notes = list(conversion.notes)
         answers = result.outcomes[-1].answers
+        agreement = None
         if KINDS[conversion.kind].served:
             facts, agreement, doubts = self._verify(result, python)
             notes += _renamed(result.reference.facts, facts)
+            frozen = self._frozen_axes(result, facts, agreement)
+            shapes = ResultShapes(result.reference.facts, facts, _layouts(result))
+            undeclared = shapes.undeclared(frozen.all)
+            conversion = conversion._replace(fixed=shapes.fixed(frozen.all))
+            notes += shapes.notes(frozen.all, notes)
+            notes += doubts
         elif answers:
             agreement, doubts = self._compare_answers(result.reference, Path(answers))
-        else:
-            return conversion
-        notes += doubts
-        return conversion._replace(agreement=agreement, notes=tuple(notes))
+            notes += doubts
+        conversion = conversion._replace(agreement=agreement, notes=tuple(notes))
+        return _Checked(attempt, result, conversion, frozen, undeclared)
+
+    def _frozen_axes(
+        self,
+        result: _Result,
+        facts: Mapping[str, Any],
+        agreement: verify.Agreement,
+    ) -> FrozenAxes:
+        """Compare the answers to inputs of other shapes."""
+        results = []
+        variants = zip(
+            result.reference.facts["variants"], facts["variants"], strict=True
+        )
+        for original, answered in variants:
+            axes = tuple(Axis(name, number) for name, number in original["axes"])
+            if "error" in answered:
+                results.append(VariantResult(axes, is_rejected=True))
+                continue
+            error = verify.variant_error(
+                load_arrays(Path(original["outputs"])),
+                load_arrays(Path(answered["outputs"])),
+            )
+            results.append(VariantResult(axes, is_rejected=False, error=error))
+        return frozen_axes(results, self._variant_bound(agreement))
+
+    def _variant_bound(self, agreement: verify.Agreement) -> float:
+        """Return the accepted error of an answer to inputs of another shape."""
+        return verify.variant_bound(agreement, self._settings.quantize)
 
     def _step(
         self,
         source: VersionEntry,
         way: ConversionPlan,
+        attempt: _Attempt,
         python: Path,
         before: ConversionRequest,
         name: str | None,
@@ -460,8 +562,9 @@ class ModelConverter:
             name: of the result's file; None for a file between two steps, which is made
                 once for all kinds and modes.
         """
-        if name is None and (source.name, way) in self._middles:
-            return self._middles[source.name, way]
+        key = source.name, way, attempt
+        if name is None and key in self._middles:
+            return self._middles[key]
         converter = way[-1].converter
         file = f"step{KINDS[converter.kind].suffix}" if name is None else name
         request = _next_request(before, way[-1], self._folder() / file)
@@ -469,7 +572,7 @@ class ModelConverter:
         _check_written(request.output, converter)
         _check_smaller(request, outcome, source)
         if name is None:
-            self._middles[source.name, way] = request, outcome
+            self._middles[key] = request, outcome
         return request, outcome
 
     def _compare_answers(
@@ -586,9 +689,6 @@ class ModelConverter:
         staged = stage(
             self._entry, result.source, result.output, format, folder, state_dir
         )
-        layouts: dict[str, str] = {}
-        for outcome in result.outcomes:
-            layouts.update(outcome.layouts)
         document = {
             "models_dir": str(staged.models_dir),
             "state_dir": str(staged.state_dir),
@@ -597,7 +697,8 @@ class ModelConverter:
             "arrays": str(reference.inputs),
             "rows": reference.facts["rows"],
             "data": self._sample_request().get("data", ""),
-            "layouts": layouts,
+            "layouts": _layouts(result),
+            "variants": reference.facts["variants"],
         }
         title = f"the new {format.name} version"
         try:
@@ -649,6 +750,9 @@ class ModelConverter:
             result.new,
             self._provenance(result, conversion),
             listed=KINDS[result.kind].served,
+            input_shapes={
+                name: list(shape) for name, shape in conversion.fixed.items()
+            },
         )
         # The name of the next kind depends on this one.
         self._entry = scan(self._settings.models_dir)[self._entry.name]
@@ -673,9 +777,75 @@ class ModelConverter:
             options.update(outcome.options)
         if options:
             provenance["options"] = options
+        if conversion.fixed:
+            provenance["fixed_sizes"] = shapes_text(conversion.fixed)
         if conversion.agreement is not None:
             provenance["difference"] = float(f"{conversion.agreement.error:.3g}")
         return provenance | self._measured()
+
+
+def _layouts(result: _Result) -> dict[str, str]:
+    layouts: dict[str, str] = {}
+    for outcome in result.outcomes:
+        layouts.update(outcome.layouts)
+    return layouts
+
+
+def _attempted(
+    request: ConversionRequest, attempt: _Attempt, reference: Reference
+) -> ConversionRequest:
+    """Return a request with the method and the fixed sizes of an attempt."""
+    inputs = []
+    for tensor in request.inputs:
+        shape = list(tensor.shape)
+        for axis in attempt.fixed:
+            if axis.name == tensor.name:
+                shape[axis.number] = sample_size(reference.facts, axis)
+        inputs.append(replace(tensor, shape=tuple(shape)))
+    return replace(
+        request, inputs=tuple(inputs), method=attempt.method, fixed=attempt.fixed
+    )
+
+
+def _freest(best: _Checked, make: Callable[[_Attempt], _Checked]) -> _Checked:
+    """Return the result of the tools' method that keeps most sizes free."""
+    methods: list[str] = []
+    for outcome in best.result.outcomes:
+        methods += outcome.other_methods
+    for method in methods:
+        with suppress(ConversionError):
+            other = make(_Attempt(method))
+            if len(other.frozen) < len(best.frozen):
+                best = other
+        if not best.frozen:
+            break
+    return best
+
+
+def _declared(best: _Checked, make: Callable[[_Attempt], _Checked]) -> _Checked:
+    """Return a result whose file declares its fixed sizes, if the tool can.
+
+    Raises:
+        ConversionError: it can't, and the file answers other sizes wrongly.
+    """
+    fixed = tuple(sorted(best.frozen.all))
+    refusal = ConversionError(
+        f"the result answers other sizes wrongly, which the original takes: "
+        f"{axes_text(best.frozen.wrong)}; declare them fixed in model.toml, or change "
+        "the model's code",
+        nearest=OTHER_KINDS.get(best.result.kind, ""),
+    )
+    try:
+        declared = make(replace(best.attempt, fixed=fixed))
+    except LimitError:
+        raise
+    except ConversionError as error:
+        if not best.frozen.wrong:
+            return best
+        raise refusal from error
+    if declared.frozen.wrong:
+        raise refusal
+    return declared
 
 
 def _originals(entry: ModelEntry) -> list[VersionEntry]:

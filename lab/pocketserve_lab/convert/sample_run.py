@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,14 @@ from pocketserve_lab.compare.samples import (
 from pocketserve_lab.convert.converter import ConversionError
 from pocketserve_lab.convert.samples import (
     MAX_SAMPLES,
+    MOVED_AXES,
     Samples,
     one_sample,
     prepare_samples,
     random_samples,
 )
 from pocketserve_lab.convert.tool_process import report
+from pocketserve_lab.convert.variants import VariantSearch
 from pocketserve_wire import DATATYPES, ApiError
 from pocketserve_wire.oip import InferRequest
 
@@ -54,10 +57,13 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data``
             (samples), or ``arrays`` (an .npz of another version's inputs with its
             ``rows``, perhaps made of ``data``), or neither for random ones;
-            ``layouts`` as of an outcome; ``folder``, for ``inputs.npz`` and
-            ``outputs.npz``.
+            ``layouts`` as of an outcome; ``variants``, of another version's result;
+            ``folder``, for ``inputs.npz`` and ``outputs.npz``.
 
     Returns:
+        ``variants``: inputs of other shapes as their ``axes`` and the ``inputs`` and
+        ``outputs`` files, or ``error`` for what this version rejects;
+        ``sample_shapes`` by input;
         ``runtime``, ``task``, ``labels``, ``count``, ``rows``, ``skipped``, ``random``,
         ``samples_sha256`` of data, ``prepares_otherwise``, whether this version
         prepares data differently from the other one, and ``inputs`` and ``outputs`` as
@@ -76,14 +82,23 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
             outputs.append(
                 _answer(service, document["model"], document["version"], sample)
             )
+        answer = partial(
+            _answer, service, document["model"], document["version"], row_by_row=False
+        )
+        folder = Path(document["folder"])
+        variants = _variants(model, document, samples, answer, folder)
+        sample_shapes = {}
+        for name, array in one_sample(samples, 0).items():
+            sample_shapes[name] = list(array.shape)
         facts = {
+            "variants": variants,
+            "sample_shapes": sample_shapes,
             "runtime": model.runtime,
             "task": model.task.name,
             "labels": task_facts.labels,
             "inputs": list(map(_plain, model.inputs.specs)),
             "outputs": list(map(_plain, model.shown_outputs.specs)),
         }
-    folder = Path(document["folder"])
     save_arrays(folder / "inputs.npz", samples.arrays)
     joined = {}
     for name in outputs[0]:
@@ -242,7 +257,7 @@ def _transferred(
 
 
 def _moved(array: Array, layout: str) -> Array:
-    axes = {"NHWC": (0, 2, 3, 1), "NCHW": (0, 3, 1, 2)}.get(layout)
+    axes = MOVED_AXES.get(layout)
     if axes is None or array.ndim != 4:
         return array
     return np.ascontiguousarray(array.transpose(axes))
@@ -258,13 +273,69 @@ def _typed(array: Array, spec: TensorSpec) -> Array:
     return array
 
 
+def _variants(
+    model: LoadedModel,
+    document: Mapping[str, Any],
+    samples: Samples,
+    answer: Callable[[Mapping[str, Array]], dict[str, Array]],
+    folder: Path,
+) -> list[dict[str, Any]]:
+    """Run inputs of other shapes, and write inputs and outputs."""
+    if "variants" in document:
+        return _answer_variants(model, document, answer, folder)
+    search = VariantSearch(
+        model.inputs.specs,
+        one_sample(samples, 0),
+        takes_rows=all(samples.rows.values()),
+        answer=answer,
+    )
+    plain = []
+    for number, variant in enumerate(search.find(samples.other_samples)):
+        inputs = folder / f"variant-{number}-inputs.npz"
+        outputs = folder / f"variant-{number}-outputs.npz"
+        save_arrays(inputs, variant.inputs)
+        save_arrays(outputs, variant.outputs)
+        plain.append(
+            {"axes": variant.axes, "inputs": str(inputs), "outputs": str(outputs)}
+        )
+    return plain
+
+
+def _answer_variants(
+    model: LoadedModel,
+    document: Mapping[str, Any],
+    answer: Callable[[Mapping[str, Array]], dict[str, Array]],
+    folder: Path,
+) -> list[dict[str, Any]]:
+    """Run another version's variants."""
+    layouts = document.get("layouts") or {}
+    plain = []
+    for number, variant in enumerate(document.get("variants", [])):
+        arrays = load_arrays(Path(variant["inputs"]))
+        own = _transferred(model, arrays, document["rows"], layouts).arrays
+        try:
+            outputs = answer(own)
+        except ApiError as error:
+            plain.append({"axes": variant["axes"], "error": error.message})
+            continue
+        path = folder / f"variant-{number}-outputs.npz"
+        save_arrays(path, outputs)
+        plain.append({"axes": variant["axes"], "outputs": str(path)})
+    return plain
+
+
 def _answer(
-    service: Service, name: str, version: str, inputs: Mapping[str, Array]
+    service: Service,
+    name: str,
+    version: str,
+    inputs: Mapping[str, Array],
+    *,
+    row_by_row: bool = True,
 ) -> dict[str, Array]:
     """Run one sample as a request."""
     tensors = [to_tensor(key, array) for key, array in inputs.items()]
     request = InferRequest(inputs=tensors, binary_output=True)
-    payload = TensorPayload(request, row_by_row=True)
+    payload = TensorPayload(request, row_by_row=row_by_row)
     call = InferenceCall(name, version, payload, service.request_options({}))
     response = submit_and_wait(service.submit, call)
     return {tensor.name: to_array(tensor) for tensor in response.outputs}

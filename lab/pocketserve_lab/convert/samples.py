@@ -22,6 +22,9 @@ from pocketserve_wire import ApiError
 FOLDER = "samples"
 """In a model's folder: the default samples of a command."""
 
+MOVED_AXES = {"NHWC": (0, 2, 3, 1), "NCHW": (0, 3, 1, 2)}
+"""The original axis at each position, by the layout that a tool changed to."""
+
 MAX_SAMPLES = 256
 MAX_BYTES = 1 << 30
 """Of all samples' arrays together, and of the arrays of one ``.npz`` file."""
@@ -41,6 +44,7 @@ class Samples(NamedTuple):
         skipped: sentences on data that could not be used.
         used: the data that the inputs were made of.
         random: whether they are random.
+        other_samples: the inputs of samples of other shapes.
     """
 
     arrays: dict[str, Array]
@@ -49,6 +53,7 @@ class Samples(NamedTuple):
     skipped: tuple[str, ...] = ()
     used: tuple[DataSample, ...] = ()
     random: bool = False
+    other_samples: tuple[Arrays, ...] = ()
 
 
 def prepare_samples(model: LoadedModel, data: Sequence[DataSample]) -> Samples:
@@ -206,9 +211,13 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
     """
     shapes = [_shapes_of(run) for run in runs]
     common = max(dict.fromkeys(shapes), key=shapes.count)
-    alike = [run for run, shape in zip(runs, shapes, strict=True) if shape == common]
-    if len(alike) < len(runs):
-        rest = plural(len(runs) - len(alike), "sample")
+    alike: list[Arrays] = []
+    other_samples: list[Arrays] = []
+    for run, shape in zip(runs, shapes, strict=True):
+        part = alike if shape == common else other_samples
+        part.append(run)
+    if other_samples:
+        rest = plural(len(other_samples), "sample")
         skipped.append(f"{rest} of another shape")
     size = max(1, _bytes_of(alike[0]))
     count = max(1, min(len(alike), MAX_SAMPLES, MAX_BYTES // size))
@@ -222,7 +231,9 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
         rows[name] = _is_row(specs[name], array)
         join = np.concatenate if rows[name] else np.stack
         arrays[name] = join([run.get(name, array) for run in spread])
-    return Samples(arrays, rows, count, tuple(skipped))
+    return Samples(
+        arrays, rows, count, tuple(skipped), other_samples=tuple(other_samples)
+    )
 
 
 def _shapes_of(run: Arrays) -> tuple[tuple[str, tuple[int, ...]], ...]:

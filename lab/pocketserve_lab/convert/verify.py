@@ -13,6 +13,7 @@ import numpy as np
 from pocketserve.tensors import Array
 from pocketserve_lab.compare.statistics import wilson
 from pocketserve_lab.convert.converter import ConversionError
+from pocketserve_lab.decisions import rule_of
 
 CLASSIFIERS = frozenset(
     {
@@ -194,15 +195,39 @@ def _worst_channel(rows: Array, differences: Array) -> float:
 def _same_class(first: Array, second: Array) -> float | None:
     """Return the share of samples whose best class is the same.
 
-    A single score is compared by its side of 0.5.
+    A single score is compared by the decision that it means.
     """
     a = first.reshape(len(first), -1).astype(np.float64)
     b = second.reshape(len(second), -1).astype(np.float64)
     if a.shape != b.shape or not a.size:
         return None
-    if a.shape[1] == 1:
-        return float(np.mean((a > 0.5) == (b > 0.5)))
-    return float(np.mean(a.argmax(axis=1) == b.argmax(axis=1)))
+    rule = rule_of(a)
+    return float(np.mean(rule.decide(a) == rule.decide(b)))
+
+
+def variant_error(original: Mapping[str, Array], result: Mapping[str, Array]) -> float:
+    """Return the relative error of one answer; infinite if sizes differ."""
+    errors = []
+    for name, first, second in _pairs(original, result):
+        if first.shape != second.shape and first.size != second.size:
+            return float("inf")
+        try:
+            error, _ = _difference(name, first, second, by_channel=False)
+        except ConversionError:
+            return float("inf")
+        errors.append(error)
+    return float(np.max(errors))
+
+
+def variant_bound(agreement: Agreement, quantize: str) -> float:
+    """Return the accepted error of a single answer to inputs of another shape.
+
+    A fixed size makes an answer entirely wrong, while quantisation noise varies
+    between samples.
+    """
+    if quantize in BY_CLASS:
+        return MAX_ERROR_BY_CLASS
+    return max(BOUNDS[quantize].error, 3 * agreement.error)
 
 
 def check_agreement(agreement: Agreement, quantize: str, nearest: str = "") -> None:

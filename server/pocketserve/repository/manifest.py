@@ -65,6 +65,8 @@ class VersionOptions(NamedTuple):
     """The expected hash of the file's content."""
     provenance: Mapping[str, Any] = {}
     """Its origin: ``source``, ``date``; for a conversion also ``tools``."""
+    input_shapes: Mapping[str, tuple[int, ...]] = {}
+    """The shapes of inputs whose sizes are free in other versions only."""
 
     @property
     def is_converted(self) -> bool:
@@ -116,6 +118,17 @@ class Manifest(NamedTuple):
         """Return the options of a task's table, or their defaults."""
         options: Options = self.sections.get(kind) or kind()
         return options
+
+    def inputs_of(self, version: str) -> tuple[TensorSpec, ...]:
+        """Return a version's inputs with its own fixed sizes."""
+        options = self.versions.get(version)
+        if options is None or not options.input_shapes:
+            return self.inputs
+        specs = []
+        for spec in self.inputs:
+            shape = options.input_shapes.get(spec.name, spec.shape)
+            specs.append(spec._replace(shape=shape))
+        return tuple(specs)
 
     def of_one_version(self) -> Manifest:
         """Return the manifest without other versions and descriptions."""
@@ -406,10 +419,23 @@ def _versions(table: TomlTable) -> dict[str, VersionOptions]:
         sha256 = inner.take("sha256", _is_sha256, "64 hexadecimal digits")
         evaluation = inner.table("evaluation").rest()
         provenance = inner.table("provenance").rest()
+        input_shapes = _input_shapes(inner)
         versions[name] = VersionOptions(
-            file, inner.rest(), evaluation, sha256, provenance
+            file, inner.rest(), evaluation, sha256, provenance, input_shapes
         )
     return versions
+
+
+def _input_shapes(version: TomlTable) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for name, shape in version.table("input_shapes").rest().items():
+        if not _is_shape(shape) or len(shape) > MAX_RANK:
+            raise version.fault(
+                f"input_shapes.{name}",
+                "must be a list of sizes, with -1 where the caller chooses",
+            )
+        shapes[name] = tuple(shape)
+    return shapes
 
 
 def _specs(table: TomlTable, key: str) -> tuple[TensorSpec, ...]:

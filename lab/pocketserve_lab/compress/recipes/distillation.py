@@ -15,12 +15,15 @@ from pocketserve_lab.compress.scores import Score, score_answers
 from pocketserve_lab.compress.training import (
     Loss,
     batches,
+    decision_loss,
+    find_rule,
     first_answer,
     label_loss,
     log_probabilities,
     train,
     trainable_copy,
 )
+from pocketserve_lab.decisions import DecisionRule
 
 RATE = 5e-3
 """Learning rate of a student that starts untrained."""
@@ -48,10 +51,13 @@ def distil(
     Raises:
         ConversionError: the student's answers do not fit the labels.
     """
+    import torch
+
     order = np.random.default_rng(0).permutation(len(data.labels))
     number = max(1, round(TRIAL_SHARE * len(order)))
     learned, judged = _rows(data, order[number:]), _rows(data, order[:number])
-    teacher: Loss = partial(_teacher_loss, module.eval())
+    teacher_rule = find_rule(torch, module, data)
+    teacher: Loss = partial(_teacher_loss, module.eval(), teacher_rule)
 
     def train_student(rows: TrainingData, loss: Loss | None) -> Any:
         copy = trainable_copy(student)
@@ -80,7 +86,14 @@ def _size(module: Any) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def _teacher_loss(teacher: Any, inputs: Any, answers: Any, labels: Any) -> Any:
+def _teacher_loss(
+    teacher: Any,
+    teacher_rule: DecisionRule,
+    inputs: Any,
+    answers: Any,
+    labels: Any,
+    rule: DecisionRule,
+) -> Any:
     """Return a student's distance from the teacher, mixed with the labels' loss."""
     import torch
     from torch.nn import functional
@@ -89,6 +102,10 @@ def _teacher_loss(teacher: Any, inputs: Any, answers: Any, labels: Any) -> Any:
         target = first_answer(teacher(*inputs))
     if labels.is_floating_point():
         distance = functional.mse_loss(answers.reshape(target.shape), target)
+    elif rule.by_column:
+        rows = target.reshape(len(labels), -1)
+        probabilities = torch.sigmoid(rows) if teacher_rule.takes_logits else rows
+        distance = decision_loss(answers, probabilities, rule)
     else:
         soft_answers = _softened(functional, answers, len(labels))
         soft_target = _softened(functional, target, len(labels))
@@ -96,7 +113,8 @@ def _teacher_loss(teacher: Any, inputs: Any, answers: Any, labels: Any) -> Any:
             soft_answers, soft_target, log_target=True, reduction="batchmean"
         )
         distance = divergence * TEMPERATURE**2
-    return TEACHER_SHARE * distance + (1 - TEACHER_SHARE) * label_loss(answers, labels)
+    loss = label_loss(answers, labels, rule)
+    return TEACHER_SHARE * distance + (1 - TEACHER_SHARE) * loss
 
 
 def _softened(functional: Any, answers: Any, samples: int) -> Any:

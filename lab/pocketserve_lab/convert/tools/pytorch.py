@@ -17,6 +17,11 @@ from pocketserve_lab.convert.converter import (
     ConversionRequest,
     Converter,
 )
+from pocketserve_lab.convert.tools.cleaning import (
+    clean_onnx,
+    clean_program,
+    clean_script,
+)
 from pocketserve_lab.convert.tools.sources.pytorch_source import (
     Example,
     PytorchModel,
@@ -79,18 +84,33 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         without_gradients = torch.inference_mode()
     with without_gradients:
         options, notes = write(torch, model, request)
-    return ConversionOutcome("torch", torch.__version__, options=options, notes=notes)
+    return ConversionOutcome(
+        "torch",
+        torch.__version__,
+        options=options,
+        notes=notes,
+        other_methods=_other_methods(request, options),
+    )
+
+
+def _other_methods(
+    request: ConversionRequest, options: dict[str, Any]
+) -> tuple[str, ...]:
+    """Return the exporters for ONNX that were not used."""
+    if request.kind != "onnx" or request.method:
+        return ()
+    return tuple(name for name in _EXPORTERS if name != options["exporter"])
 
 
 def _write_script(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> Written:
-    way = write_torchscript(torch, model, request.format, request.output)
+    way = write_torchscript(torch, model, request, request.output)
     return {"way": way}, ()
 
 
 def write_torchscript(
-    torch: Any, model: PytorchModel, format: str, output: Path
+    torch: Any, model: PytorchModel, request: ConversionRequest, output: Path
 ) -> str:
     """Write a model as TorchScript and return the method.
 
@@ -99,48 +119,104 @@ def write_torchscript(
     Raises:
         ConversionError: PyTorch fails.
     """
-    program, way = _torchscript(torch, model, format)
+    program, way = _torchscript(torch, model, request)
     torch.jit.save(program, str(output))
+    clean_script(torch, output)
     return way
 
 
 def _write_mobile(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> Written:
-    program, way = _torchscript(torch, model, request.format)
+    program, way = _torchscript(torch, model, request)
     with _faults("PyTorch Mobile", "--to torchscript"):
         program._save_for_lite_interpreter(str(request.output))
+    clean_script(torch, request.output)
     return {"way": way}, ()
 
 
-def _torchscript(torch: Any, model: PytorchModel, format: str) -> tuple[Any, str]:
+def _torchscript(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> tuple[Any, str]:
     """Return the model as a program, and the method.
 
     It is traced, or scripted if its code branches on computed values.
     """
-    if format in ("torchscript", "ptl"):
+    if request.format in ("torchscript", "ptl"):
         return model.module, "copied"
-    with (
-        _faults("TorchScript", "--to onnx"),
-        warnings.catch_warnings(record=True) as tracer_warnings,
-    ):
-        warnings.simplefilter("always")
+    with _faults("TorchScript", "--to onnx"), _tracing(torch) as has_warned:
         traced = torch.jit.trace(
             model.module, model.values, check_trace=False, strict=False
         )
-    categories = [item.category for item in tracer_warnings]
-    if any(issubclass(each, torch.jit.TracerWarning) for each in categories):
-        # TorchScript supports a part of Python only; otherwise the trace is compared
-        # with the original.
-        with contextlib.suppress(Exception):
-            return torch.jit.script(model.module), "scripted"
-    return traced, "traced"
+    if not has_warned():
+        return _guarded(torch, model, request, traced), "traced"
+    # TorchScript supports a part of Python only.
+    with contextlib.suppress(Exception):
+        return torch.jit.script(model.module), "scripted"
+    with _faults("TorchScript", "--to executorch"):
+        _check_independent(torch, model)
+    return _guarded(torch, model, request, traced), "traced"
+
+
+@contextlib.contextmanager
+def _tracing(torch: Any) -> Iterator[Callable[[], bool]]:
+    """Catch warnings; the function returns whether the tracer gave one."""
+    with warnings.catch_warnings(record=True) as tracer_warnings:
+        warnings.simplefilter("always")
+        yield lambda: any(
+            issubclass(item.category, torch.jit.TracerWarning)
+            for item in tracer_warnings
+        )
+
+
+def _check_independent(torch: Any, model: PytorchModel) -> None:
+    """Reject a module whose code branches on computed values.
+
+    A trace would keep one of the branches. PyTorch's fake tensors have no values.
+    """
+    from torch._subclasses import fake_tensor
+
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        values = [mode.from_tensor(value) for value in model.values]
+        try:
+            model.module(*values)
+        except fake_tensor.DataDependentOutputException as error:
+            raise RuntimeError(f"data-dependent: {error}") from error
+        # Other operators without a fake version do not branch.
+        except Exception:
+            return
+
+
+def _guarded(
+    torch: Any, model: PytorchModel, request: ConversionRequest, traced: Any
+) -> Any:
+    """Return a trace that rejects other sizes than the fixed ones."""
+    if not request.fixed:
+        return traced
+    numbers = {}
+    for number, example in enumerate(model.examples):
+        numbers[example.name] = number
+    names = ", ".join(f"input_{number}" for number in range(len(numbers)))
+    lines = [f"def forward(self, {names}):"]
+    for name, axis in request.fixed:
+        number = numbers[name]
+        size = model.examples[number].shape[axis]
+        message = f"input {number} of this file has a fixed size {size} on axis {axis}"
+        lines.append(f"    assert input_{number}.size({axis}) == {size}, {message!r}")
+    lines.append(f"    return self.traced({names})")
+    holder = torch.nn.Module()
+    holder.traced = traced
+    guarded = torch.jit.script(holder.eval())
+    guarded.define("\n".join([*lines, ""]))
+    return guarded
 
 
 def _write_program(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> Written:
     program, notes = _exported(torch, model, request)
+    clean_program(torch, program)
     torch.export.save(program, str(request.output))
     return {}, notes
 
@@ -211,8 +287,11 @@ def _write_onnx(torch: Any, model: PytorchModel, request: ConversionRequest) -> 
     The older one traces. TorchScript uses them in the other order: its exported program
     would take one row at a time.
     """
+    if request.method:
+        with _faults("ONNX", "--to torchscript"):
+            return _EXPORTERS[request.method](torch, model, request)
     is_script = request.format == "torchscript"
-    exporters = [_write_exported, _write_traced]
+    exporters = list(_EXPORTERS.values())
     if is_script:
         exporters.reverse()
     errors = []
@@ -245,6 +324,7 @@ def _write_exported(
         program, dynamo=True, optimize=True, verbose=False, **_names(model, request)
     )
     exported.save(str(request.output), external_data=False)
+    clean_onnx(request.output)
     return {"exporter": "dynamo", "opset": OPSET}, notes
 
 
@@ -259,8 +339,7 @@ def _write_traced(
         axes = _free_axes(name, shape)
         if axes:
             free[name] = axes
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _tracing(torch) as has_warned:
         torch.onnx.export(
             model.module,
             model.values,
@@ -270,7 +349,17 @@ def _write_traced(
             dynamic_axes=free or None,
             **_names(model, request),
         )
+    if has_warned() and not isinstance(model.module, torch.jit.ScriptModule):
+        _check_independent(torch, model)
+    clean_onnx(request.output)
     return {"exporter": "legacy", "opset": OPSET}, ()
+
+
+_EXPORTERS: dict[str, Callable[[Any, PytorchModel, ConversionRequest], Written]] = {
+    "dynamo": _write_exported,
+    "legacy": _write_traced,
+}
+"""The exporters for ONNX."""
 
 
 def _names(model: PytorchModel, request: ConversionRequest) -> dict[str, list[str]]:

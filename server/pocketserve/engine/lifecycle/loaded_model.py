@@ -228,7 +228,7 @@ def _source(
         origin=version.path.resolve(),
         threads=threads,
         options=version.options,
-        inputs=entry.manifest.inputs,
+        inputs=entry.manifest.inputs_of(version.name),
         outputs=entry.manifest.outputs,
         trusted=trust.check(entry, version) if trust is not None else frozenset(),
         sides=quarantine.sides(entry, version) if quarantine is not None else None,
@@ -277,6 +277,6 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "
             f"a {version.format.name} version knows "
-            f"{', '.join(sorted(option_keys | {'file', 'evaluation', 'provenance', 'sha256'}))}"
+            f"{', '.join(sorted(option_keys | {'file', 'evaluation', 'input_shapes', 'provenance', 'sha256'}))}"
             f"{engine_note(key, version.options[key])}"
         )

@@ -48,7 +48,7 @@ def set_up(
 
     Raises ModelLoadError.
     """
-    points = _entry_points(session, entry.manifest)
+    points = _entry_points(session, entry.manifest, version)
     inputs, outputs = points[None]
     facts = read_facts(entry, version, session, max_image_pixels, source)
     task = select_task(facts)
@@ -75,7 +75,7 @@ def read_facts(
 
     Raises ModelLoadError if the manifest's tensors do not fit.
     """
-    inputs, outputs = _entry_points(session, entry.manifest)[None]
+    inputs, outputs = _entry_points(session, entry.manifest, version)[None]
     properties = properties_of(version._replace(path=source.path), session)
     shapes = inputs.specs, outputs.specs
     facts = ModelFacts(
@@ -99,11 +99,11 @@ def read_facts(
 
 
 def _entry_points(
-    session: Session, manifest: Manifest
+    session: Session, manifest: Manifest, version: VersionEntry
 ) -> dict[str | None, tuple[Bindings, Bindings]]:
     # The manifest speaks of the main entry point only.
     main = (
-        bind_specs(session.inputs, manifest.inputs, "input"),
+        bind_specs(session.inputs, manifest.inputs_of(version.name), "input"),
         bind_specs(session.outputs, manifest.outputs, "output"),
     )
     points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}

@@ -1,0 +1,59 @@
+"""Find sizes that a result has fixed, without a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_lab.convert.variants import (
+    Axis,
+    VariantResult,
+    VariantSearch,
+    frozen_axes,
+    other_sizes,
+)
+from pocketserve_wire import ApiError, ErrorCode
+
+LENGTH = Axis("ids", 1)
+MASK_LENGTH = Axis("mask", 1)
+
+
+def answer(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Answer as a model whose ids and mask must have one shape, up to length 16."""
+    if inputs["ids"].shape != inputs["mask"].shape or inputs["ids"].shape[1] > 16:
+        raise ApiError(ErrorCode.INVALID_TENSOR, "shapes differ")
+    return {"sum": (inputs["ids"] * inputs["mask"]).sum(axis=1)}
+
+
+def test_the_original_decides_which_sizes_are_valid() -> None:
+    """Axes that only fit together are changed together."""
+    specs = [TensorSpec(name, "INT64", (-1, -1)) for name in ("ids", "mask")]
+    sample = {"ids": np.arange(12).reshape(1, 12), "mask": np.ones((1, 12), int)}
+    search = VariantSearch(specs, sample, takes_rows=True, answer=answer)
+    variants = search.find([{name: array[:, :5] for name, array in sample.items()}])
+    shapes = [variant.inputs["ids"].shape for variant in variants]
+    assert shapes == [(1, 5), (2, 12), (4, 12), (1, 15), (1, 9), (4, 15)]
+    both = (LENGTH, MASK_LENGTH)
+    assert [variants[0].axes, variants[3].axes] == [both, both]
+
+
+def test_sizes_lie_on_both_sides() -> None:
+    """A size of 1 has larger ones only."""
+    assert list(other_sizes(20))[:4] == [25, 15, 40, 10]
+    assert list(other_sizes(1))[:3] == [2, 8, 33]
+
+
+def test_failures_are_attributed_to_their_axes() -> None:
+    """A change of several axes is explained by one that fails alone."""
+    rows = Axis("ids", 0)
+    results = [
+        VariantResult((LENGTH,), is_rejected=True),
+        VariantResult((rows, LENGTH), is_rejected=True),
+        VariantResult((MASK_LENGTH,), is_rejected=False, error=float("nan")),
+        VariantResult((rows,), is_rejected=False, error=1e-6),
+    ]
+    frozen = frozen_axes(results, 1e-3)
+    assert frozen.rejected == {LENGTH}
+    assert frozen.wrong == {MASK_LENGTH}
