@@ -272,7 +272,7 @@ def documented_paths() -> list[re.Pattern[str]]:
 
 
 def _path_pattern(path: str) -> re.Pattern[str]:
-    pattern = re.sub(r"\b(NAME|V)\b", "PLACE", path)
+    pattern = re.sub(r"\b(NAME|V|FILE)\b", "PLACE", path)
     pattern = re.escape(pattern).replace(r"\[", "(?:").replace(r"\]", ")?")
     return re.compile(pattern.replace("…", ".*").replace("PLACE", r"\{\w+\}"))
 
