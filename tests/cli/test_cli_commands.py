@@ -1130,6 +1130,7 @@ def test_the_demo_reads_ten_digits():
     assert Path(drawn).read_bytes().startswith(b"\x89PNG")
     shutil.rmtree(Path(drawn).parent)
     assert "shows a" not in ended.stdout
+    assert "no engine for language models is installed" in ended.stdout
 
 
 # --- bench

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +61,12 @@ def test_it_remembers_the_chat(client: Client) -> None:
 def test_it_writes_json(client: Client) -> None:
     text = answer(client, "Give the sum of 5 and 6 as JSON.")
     assert json.loads(text) == {"sum": 11}
+
+
+def test_the_demo_shows_its_answer() -> None:
+    command = [sys.executable, "-m", "pocketserve", "demo"]
+    output = subprocess.check_output(command, text=True, timeout=300)
+    assert "chat: Tell me a story about a fox.\nOnce there was a" in output
 
 
 def test_it_stops_by_itself(client: Client) -> None:

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.config import embedded_models_dir
 from pocketserve.local.own_server import own_server
+from pocketserve.runtimes.base import RuntimeMissingError
 from pocketserve.terminal.output import print_table, print_text
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
 
 
+QUESTION = "Tell me a story about a fox."
+
+
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "demo", help="start a server, ask it ten digits and a photo"
+        "demo", help="start a server, ask it ten digits, a photo and a story"
     )
     return parser
 
@@ -33,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     right = _ask_server(models, samples)
     for transport, count in right.items():
         print_text(f"{count} of {len(samples)} digits read correctly over {transport}")
+    _chat(models.parent / "tests" / "models" / "chat")
     is_perfect = set(right.values()) == {len(samples)}
     return 0 if samples and is_perfect else 1
 
@@ -104,3 +109,29 @@ def _ask_photo(client: Client, photo: Path) -> None:
     labels = " ".join(entry["label"] for entry in entries)
     print_text(f"numbers: {photo.name} shows {labels}")
     print_text(f"the picture with the boxes drawn is in {drawn}\n")
+
+
+def _chat(model: Path) -> None:
+    """Print a toy language model's answer as it is written.
+
+    A wheel has no such model; a checkout does.
+    """
+    from pocketserve.runtimes.llm.engines import find_engine
+    from pocketserve_client import Client
+
+    if not model.is_dir():
+        return
+    try:
+        find_engine()
+    except RuntimeMissingError as error:
+        print_text(f"chat: {error}; then the demo shows a streamed answer")
+        return
+    with (
+        own_server(model) as server,
+        Client(server.http, token_file=server.token_file) as client,
+        client.chat(model.name, QUESTION, temperature=0) as stream,
+    ):
+        print(f"chat: {QUESTION}")
+        for piece in stream:
+            print(piece, end="", flush=True)
+        print()
