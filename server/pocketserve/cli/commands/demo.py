@@ -124,7 +124,7 @@ def _chat(model: Path) -> None:
     try:
         find_engine()
     except RuntimeMissingError as error:
-        print_text(f"chat: {error}; then the demo shows a streamed answer")
+        print_text(f"chat: {error}; then the demo streams an answer")
         return
     with (
         own_server(model) as server,
