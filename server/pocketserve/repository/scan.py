@@ -388,14 +388,15 @@ def _undeclared_versions(
         version = _numbered_version(child, file_name)
         if version is not None:
             versions.setdefault(version.name, version)
-    if versions:
+    if not all(version.format.last_choice for version in versions.values()):
         return versions
-    # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
+    # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx. The unconverted
+    # weights may be beside it.
     inner = []
     for child in children:
         if format_named(child.name):
             inner += _models_in(child)
-    return _versions_of_files(inner, variant_from="model")
+    return {**_versions_of_files(inner, variant_from="model"), **versions}
 
 
 def _newest_numbered(folders: list[Path]) -> list[Path]:

@@ -1,9 +1,10 @@
-"""Whisper models: an encoder and a decoder, as on the hub."""
+"""Whisper's speech models in the layouts of the hub: ONNX, or safetensors."""
 
 from __future__ import annotations
 
 from pocketserve.runtimes.model_format import ModelFormat, late
 from pocketserve.runtimes.onnx import INSTALL
+from pocketserve.runtimes.torch import INSTALL as INSTALL_TORCH
 
 FORMATS = (
     ModelFormat(
@@ -16,5 +17,16 @@ FORMATS = (
         install=INSTALL,
         own_threads=True,
         other_files=late(f"{__name__}.files.decoder_files"),
+    ),
+    ModelFormat(
+        "whisper-torch",
+        "pocketserve.runtimes.speech.pytorch",
+        file_starts=("model.safetensors",),
+        claims=late(f"{__name__}.files.is_whisper_weights"),
+        packages=("torch",),
+        install=INSTALL_TORCH,
+        own_threads=True,
+        last_choice=True,
+        other_files=late(f"{__name__}.files.config_file"),
     ),
 )

@@ -19,6 +19,7 @@ MERGED: Final = "decoder_model_merged"
 FIRST: Final = "decoder_model"
 NEXT: Final = "decoder_with_past_model"
 SUFFIX: Final = ".onnx"
+WEIGHTS: Final = "model.safetensors"
 CONFIG: Final = "config.json"
 ONNX_FOLDER: Final = "onnx"
 MAX_CONFIG_BYTES: Final = 1 << 20
@@ -32,6 +33,16 @@ def is_whisper_onnx(path: Path) -> bool:
     if path.parent.name == ONNX_FOLDER:
         folders.append(path.parent.parent)
     return any(model_type(folder) == "whisper" for folder in folders)
+
+
+def is_whisper_weights(path: Path) -> bool:
+    """Return whether a file has all weights of an unconverted Whisper model."""
+    return path.name == WEIGHTS and model_type(path.parent) == "whisper"
+
+
+def config_file(weights: Path) -> list[str]:
+    """Return the names of all files that unconverted weights need beside them."""
+    return [CONFIG]
 
 
 def model_type(folder: Path) -> str:

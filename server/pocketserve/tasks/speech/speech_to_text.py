@@ -42,7 +42,7 @@ from pocketserve.tasks.speech.vocabulary import vocabulary_of
 from pocketserve.tensors import Array
 
 NAME: Final = "speech-to-text"
-FORMATS: Final = ("whisper",)
+FORMATS: Final = ("whisper", "whisper-torch")
 MAX_CONTEXT: Final = 223
 """Tokens of a prompt; only the last ones count."""
 

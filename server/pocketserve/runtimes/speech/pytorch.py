@@ -1,0 +1,287 @@
+"""Run Whisper's unconverted safetensors with PyTorch, without transformers.
+
+The names of the weights are those of Hugging Face's files. Source:
+huggingface/transformers, modeling_whisper.py, for the order of the operations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.speech.files import CONFIG, MAX_CONFIG_BYTES
+from pocketserve.runtimes.speech.interface import TokenStep
+from pocketserve.runtimes.speech.layer_weights import (
+    WhisperShape,
+    read_shape,
+    weight_shapes,
+)
+from pocketserve.runtimes.torch.common import import_torch
+from pocketserve.runtimes.torch.safetensors import StoredTensor, read_safetensors
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire.files.plain_file import read_plain
+
+FEATURES: Final = "input_features"
+ENCODED: Final = "last_hidden_state"
+ENCODER: Final = "model.encoder"
+DECODER: Final = "model.decoder"
+FLOATS: Final = ("F32", "F16", "BF16")
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of an attention: [1, heads, positions, size]."""
+
+    keys: Any
+    values: Any
+
+
+class Cache(NamedTuple):
+    """The decoder's memory.
+
+    Attributes:
+        encoder: keys and values of the sound, by layer.
+        tokens: keys and values of the tokens so far, by layer; empty at first.
+        length: number of these tokens.
+    """
+
+    encoder: Sequence[KeysValues]
+    tokens: Sequence[KeysValues]
+    length: int
+
+
+class WhisperTorchRuntime:
+    """Opens ``model.safetensors`` with ``config.json`` beside it."""
+
+    platform = "pytorch_whisper"
+    option_keys: frozenset[str] = frozenset()
+
+    def open(self, source: ModelSource) -> WhisperTorchSession:
+        torch = import_torch()
+        shape = read_shape(_config(source.path.parent))
+        stored = read_safetensors(source.path)
+        weights = {}
+        for name, expected in weight_shapes(shape).items():
+            weights[name] = _weight(torch, name, stored.get(name), expected)
+        return WhisperTorchSession(torch, shape, weights, source.threads)
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(read_plain(folder / CONFIG, MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ModelLoadError(
+            f"{CONFIG} beside the model is missing or no JSON object; copy it from the"
+            " model's source"
+        )
+    return content
+
+
+def _weight(
+    torch: Any, name: str, stored: StoredTensor | None, expected: tuple[int, ...]
+) -> Any:
+    """Return a weight in single precision; float32 stays mapped.
+
+    Raises:
+        ModelLoadError: it is missing, or not as ``config.json`` says.
+    """
+    if stored is None or stored.array.shape != expected:
+        state = "is missing" if stored is None else f"is {list(stored.array.shape)}"
+        raise ModelLoadError(
+            f"the weight {name} {state}, but {CONFIG} says {list(expected)}; copy both"
+            " files from the same source"
+        )
+    if stored.dtype_name not in FLOATS:
+        raise ModelLoadError(
+            f"the weight {name} has the type {stored.dtype_name}; {', '.join(FLOATS)}"
+            " can be read"
+        )
+    tensor = torch.from_numpy(np.require(stored.array, requirements="W"))
+    if stored.dtype_name == "BF16":
+        tensor = tensor.view(torch.bfloat16)
+    return tensor.to(torch.float32)
+
+
+class WhisperTorchSession:
+    """A loaded Whisper model; as tensors it is the encoder.
+
+    Attributes:
+        memory_bytes: the weights, and the cache of one text.
+    """
+
+    signatures: Mapping[str, Signature] = {}
+    device = "cpu"
+
+    def __init__(
+        self,
+        torch: Any,
+        shape: WhisperShape,
+        weights: Mapping[str, Any],
+        threads: int,
+    ) -> None:
+        self._torch = torch
+        self._functional = torch.nn.functional
+        self._shape = shape
+        self._weights: Mapping[str, Any] = weights
+        self._threads = threads
+        self.runtime = f"torch {torch.__version__}"
+        frames = 2 * shape.source_positions
+        encoded = (1, shape.source_positions, shape.width)
+        self.inputs = [TensorSpec(FEATURES, "FP32", (1, shape.bins, frames))]
+        self.outputs = [TensorSpec(ENCODED, "FP32", encoded)]
+        positions = shape.source_positions + shape.target_positions
+        cached = 2 * 4 * shape.decoder_layers * positions * shape.width
+        self.memory_bytes = cached
+        for weight in weights.values():
+            self.memory_bytes += weight.numel() * 4
+
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
+        """Run the encoder."""
+        with self._running():
+            return {ENCODED: self._encode(inputs[FEATURES]).numpy()}
+
+    def encode(self, features: Array) -> Cache:
+        """Return the cache before the first token."""
+        with self._running():
+            encoded = self._encode(features)
+            layers = []
+            for layer in range(self._shape.decoder_layers):
+                name = f"{DECODER}.layers.{layer}.encoder_attn"
+                layers.append(self._keys_values(encoded, name, self._decoder_heads))
+            return Cache(layers, (), 0)
+
+    def step(self, tokens: Sequence[int], cache: Cache) -> TokenStep:
+        """Read tokens, and return the logits after the last one.
+
+        Raises:
+            RuntimeError: the text is longer than the model's positions.
+        """
+        end = cache.length + len(tokens)
+        if end > self._shape.target_positions:
+            raise RuntimeError(f"the model reads {self._shape.target_positions} tokens")
+        with self._running():
+            numbers = self._torch.tensor([list(tokens)])
+            table = self._weights[f"{DECODER}.embed_tokens.weight"]
+            places = self._weights[f"{DECODER}.embed_positions.weight"]
+            value = self._functional.embedding(numbers, table)
+            value = value + places[cache.length : end]
+            layers = []
+            for layer in range(self._shape.decoder_layers):
+                past = cache.tokens[layer] if cache.tokens else None
+                name = f"{DECODER}.layers.{layer}"
+                value, own = self._decode(value, name, past, cache.encoder[layer])
+                layers.append(own)
+            value = self._norm(value[:, -1], f"{DECODER}.layer_norm")
+            logits = self._functional.linear(value, table)[0].numpy()
+        return TokenStep(logits, Cache(cache.encoder, layers, end))
+
+    def try_out(self) -> None:
+        """Decode two tokens of silence, for a trial."""
+        (spec,) = self.inputs
+        step = self.step([0], self.encode(np.zeros(spec.shape, np.float32)))
+        step = self.step([0], step.cache)
+        if not np.isfinite(step.logits).all():
+            raise ModelLoadError(
+                "the decoder's logits are no numbers; the file is probably damaged"
+            )
+
+    def close(self) -> None:
+        self._weights = {}
+
+    @property
+    def _decoder_heads(self) -> int:
+        return self._shape.decoder_heads
+
+    def _running(self) -> Any:
+        """Return the context of a run."""
+        if not self._weights:
+            raise RuntimeError("the session is closed")
+        # PyTorch keeps the number by thread, and models share threads.
+        self._torch.set_num_threads(self._threads)
+        return self._torch.inference_mode()
+
+    def _encode(self, features: Array) -> Any:
+        value = self._torch.from_numpy(np.array(features, np.float32))
+        for name, stride in (("conv1", 1), ("conv2", 2)):
+            weight = self._weights[f"{ENCODER}.{name}.weight"]
+            bias = self._weights[f"{ENCODER}.{name}.bias"]
+            value = self._functional.conv1d(value, weight, bias, stride, padding=1)
+            value = self._functional.gelu(value)
+        places = self._weights[f"{ENCODER}.embed_positions.weight"]
+        value = value.transpose(1, 2) + places
+        heads = self._shape.encoder_heads
+        for layer in range(self._shape.encoder_layers):
+            name = f"{ENCODER}.layers.{layer}"
+            normal = self._norm(value, f"{name}.self_attn_layer_norm")
+            own = self._keys_values(normal, f"{name}.self_attn", heads)
+            value = value + self._attend(normal, own, f"{name}.self_attn", heads)
+            value = self._feed_forward(value, name)
+        return self._norm(value, f"{ENCODER}.layer_norm")
+
+    def _decode(
+        self, value: Any, name: str, past: KeysValues | None, encoder: KeysValues
+    ) -> tuple[Any, KeysValues]:
+        """Run a layer of the decoder; return also the keys and values so far."""
+        heads = self._decoder_heads
+        normal = self._norm(value, f"{name}.self_attn_layer_norm")
+        own = self._keys_values(normal, f"{name}.self_attn", heads)
+        if past is not None:
+            keys = self._torch.cat((past.keys, own.keys), 2)
+            own = KeysValues(keys, self._torch.cat((past.values, own.values), 2))
+        mask = self._mask(value.shape[1], own.keys.shape[2])
+        mixed = self._attend(normal, own, f"{name}.self_attn", heads, mask)
+        value = value + mixed
+        normal = self._norm(value, f"{name}.encoder_attn_layer_norm")
+        mixed = self._attend(normal, encoder, f"{name}.encoder_attn", heads)
+        return self._feed_forward(value + mixed, name), own
+
+    def _mask(self, rows: int, columns: int) -> Any:
+        """Return which tokens each new token sees: those before it."""
+        if rows == 1:
+            return None
+        mask = self._torch.ones(rows, columns, dtype=self._torch.bool)
+        return mask.tril(columns - rows)
+
+    def _keys_values(self, value: Any, name: str, heads: int) -> KeysValues:
+        keys = self._split(self._linear(value, f"{name}.k_proj"), heads)
+        return KeysValues(
+            keys, self._split(self._linear(value, f"{name}.v_proj"), heads)
+        )
+
+    def _attend(
+        self, value: Any, context: KeysValues, name: str, heads: int, mask: Any = None
+    ) -> Any:
+        queries = self._split(self._linear(value, f"{name}.q_proj"), heads)
+        mixed = self._functional.scaled_dot_product_attention(
+            queries, context.keys, context.values, attn_mask=mask
+        )
+        return self._linear(mixed.transpose(1, 2).flatten(2), f"{name}.out_proj")
+
+    def _feed_forward(self, value: Any, name: str) -> Any:
+        normal = self._norm(value, f"{name}.final_layer_norm")
+        inner = self._functional.gelu(self._linear(normal, f"{name}.fc1"))
+        return value + self._linear(inner, f"{name}.fc2")
+
+    def _linear(self, value: Any, name: str) -> Any:
+        weight = self._weights[f"{name}.weight"]
+        return self._functional.linear(value, weight, self._weights.get(f"{name}.bias"))
+
+    def _norm(self, value: Any, name: str) -> Any:
+        weight = self._weights[f"{name}.weight"]
+        bias = self._weights[f"{name}.bias"]
+        return self._functional.layer_norm(value, (self._shape.width,), weight, bias)
+
+    def _split(self, value: Any, heads: int) -> Any:
+        """Return [1, heads, positions, size] of [1, positions, width]."""
+        return value.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
+RUNTIME = WhisperTorchRuntime()
