@@ -16,8 +16,8 @@ INSTALL: Final = (
 ON_ANDROID: Final = (
     "transformers, tokenizers, safetensors and torch have no packages for Termux, so"
     " Hugging Face folders can't be served there: serve the model's GGUF file with"
-    " llama.cpp instead (pkg install llama-cpp), or convert the folder on a desktop"
-    " with `pocketserve convert NAME --to gguf`"
+    " llama.cpp instead (pkg install llama-cpp); llama.cpp's convert_hf_to_gguf.py"
+    " makes one on a desktop"
 )
 
 
