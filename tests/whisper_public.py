@@ -55,7 +55,7 @@ class _Reader:
         return self.take(self.number("H"))[:-1].decode()
 
 
-def read_ctranslate2(path: Path) -> Weights:
+def _read_ctranslate2(path: Path) -> Weights:
     """Return the variables of a ``model.bin`` by name."""
     reader = _Reader(path.read_bytes())
     assert reader.number("I") == BINARY_VERSION
@@ -134,7 +134,7 @@ def write_public_model(folder: Path) -> Path:
     from safetensors.numpy import save_file
 
     source = source_folder()
-    values = read_ctranslate2(source / "model.bin")
+    values = _read_ctranslate2(source / "model.bin")
     converter = _Converter(values)
     converter.convert()
     weights = converter.weights

@@ -40,7 +40,7 @@ class KeysValues(NamedTuple):
     values: Any
 
 
-class Cache(NamedTuple):
+class TorchCache(NamedTuple):
     """The decoder's memory.
 
     Attributes:
@@ -148,7 +148,7 @@ class WhisperTorchSession:
         with self._running():
             return {ENCODED: self._encode(inputs[FEATURES]).numpy()}
 
-    def encode(self, features: Array) -> Cache:
+    def encode(self, features: Array) -> TorchCache:
         """Return the cache before the first token."""
         with self._running():
             encoded = self._encode(features)
@@ -156,9 +156,9 @@ class WhisperTorchSession:
             for layer in range(self._shape.decoder_layers):
                 name = f"{DECODER}.layers.{layer}.encoder_attn"
                 layers.append(self._keys_values(encoded, name, self._decoder_heads))
-            return Cache(layers, (), 0)
+            return TorchCache(layers, (), 0)
 
-    def step(self, tokens: Sequence[int], cache: Cache) -> TokenStep:
+    def step(self, tokens: Sequence[int], cache: TorchCache) -> TokenStep:
         """Read tokens, and return the logits after the last one.
 
         Raises:
@@ -181,7 +181,7 @@ class WhisperTorchSession:
                 layers.append(own)
             value = self._norm(value[:, -1], f"{DECODER}.layer_norm")
             logits = self._functional.linear(value, table)[0].numpy()
-        return TokenStep(logits, Cache(cache.encoder, layers, end))
+        return TokenStep(logits, TorchCache(cache.encoder, layers, end))
 
     def try_out(self) -> None:
         """Decode two tokens of silence, for a trial."""
