@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.config import embedded_models_dir
 from pocketserve.local.own_server import own_server
-from pocketserve.runtimes.base import RuntimeMissingError
 from pocketserve.terminal.output import print_table, print_text
 
 if TYPE_CHECKING:
@@ -116,6 +115,7 @@ def _chat(model: Path) -> None:
 
     A wheel has no such model; a checkout does.
     """
+    from pocketserve.runtimes.base import RuntimeMissingError
     from pocketserve.runtimes.llm.engines import find_engine
     from pocketserve_client import Client
 
