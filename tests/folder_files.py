@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
 from places import ROOT
@@ -53,6 +52,8 @@ def write_folder(folder: Path, shards: int = 1, **changes: Any) -> Path:
         shards: number of files of weights; several have an index.
         changes: members of ``config.json``.
     """
+    import gguf  # late: these tests are also collected where it is not installed
+
     folder.mkdir(parents=True)
     reader = gguf.GGUFReader(CHAT_FILE)
     _write_weights(folder, _weights(reader), shards)
@@ -67,6 +68,8 @@ def write_folder(folder: Path, shards: int = 1, **changes: Any) -> Path:
 
 
 def _weights(reader: Any) -> dict[str, Any]:
+    import gguf
+
     weights = {}
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

@@ -59,7 +59,10 @@ def score_answers(
     rows = answers.reshape(len(labels), -1)
     if labels.dtype.kind == "f":
         return _score_numbers(rows, labels.reshape(len(labels), -1))
-    rule = rule or answer_rule(answers, labels)
+    return _score_decisions(rows, labels, rule or answer_rule(answers, labels))
+
+
+def _score_decisions(rows: Array, labels: Array, rule: DecisionRule) -> Score:
     decisions = rule.decide(rows)
     expected = labels
     if rule.by_column:

@@ -72,27 +72,18 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConversionError: it cannot be loaded, or cannot be run on these samples.
     """
+    folder = Path(document["folder"])
     with served_model(document) as (service, entry, model):
         task_facts = facts_of(entry, model)
         samples, digest = _samples(model, document, task_facts)
         prepares_otherwise = _prepares_otherwise(model, document, task_facts, samples)
+        answer = partial(_answer, service, document["model"], document["version"])
         outputs = []
         for index in range(samples.number):
-            sample = one_sample(samples, index)
-            outputs.append(
-                _answer(service, document["model"], document["version"], sample)
-            )
-        answer = partial(
-            _answer, service, document["model"], document["version"], row_by_row=False
-        )
-        folder = Path(document["folder"])
-        variants = _variants(model, document, samples, answer, folder)
-        sample_shapes = {}
-        for name, array in one_sample(samples, 0).items():
-            sample_shapes[name] = list(array.shape)
+            outputs.append(answer(one_sample(samples, index)))
+        whole_answer = partial(answer, row_by_row=False)
+        variants = _variants(model, document, samples, whole_answer, folder)
         facts = {
-            "variants": variants,
-            "sample_shapes": sample_shapes,
             "runtime": model.runtime,
             "task": model.task.name,
             "labels": task_facts.labels,
@@ -100,12 +91,11 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
             "outputs": list(map(_plain, model.shown_outputs.specs)),
         }
     save_arrays(folder / "inputs.npz", samples.arrays)
-    joined = {}
-    for name in outputs[0]:
-        joined[name] = _joined([answer[name] for answer in outputs])
-    save_arrays(folder / "outputs.npz", joined)
+    save_arrays(folder / "outputs.npz", _joined_outputs(outputs))
     return {
         **facts,
+        "variants": variants,
+        "sample_shapes": _sample_shapes(samples),
         "count": samples.number,
         "rows": samples.rows,
         "skipped": samples.skipped,
@@ -113,6 +103,14 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         "samples_sha256": digest,
         "prepares_otherwise": prepares_otherwise,
     }
+
+
+def _sample_shapes(samples: Samples) -> dict[str, list[int]]:
+    """Return the shape of each input of one sample."""
+    shapes = {}
+    for name, array in one_sample(samples, 0).items():
+        shapes[name] = list(array.shape)
+    return shapes
 
 
 @contextmanager
@@ -169,6 +167,14 @@ def load_arrays(path: Path) -> dict[str, Array]:
             array = arrays[name]
             loaded[name] = array.astype(object) if array.dtype.kind == "S" else array
     return loaded
+
+
+def _joined_outputs(answers: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Join each output of all samples."""
+    joined = {}
+    for name in answers[0]:
+        joined[name] = _joined([answer[name] for answer in answers])
+    return joined
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

@@ -219,10 +219,7 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
     if other_samples:
         rest = plural(len(other_samples), "sample")
         skipped.append(f"{rest} of another shape")
-    size = max(1, _bytes_of(alike[0]))
-    count = max(1, min(len(alike), MAX_SAMPLES, MAX_BYTES // size))
-    step = len(alike) / count
-    spread = [alike[int(index * step)] for index in range(count)]
+    spread = _spread(alike)
     first = {**spread[0], **_first_state(model, spread[0])}
     specs = {spec.name: spec for spec in model.inputs.specs}
     rows = {}
@@ -232,8 +229,16 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
         join = np.concatenate if rows[name] else np.stack
         arrays[name] = join([run.get(name, array) for run in spread])
     return Samples(
-        arrays, rows, count, tuple(skipped), other_samples=tuple(other_samples)
+        arrays, rows, len(spread), tuple(skipped), other_samples=tuple(other_samples)
     )
+
+
+def _spread(runs: Sequence[Arrays]) -> list[Arrays]:
+    """Return at most MAX_SAMPLES runs of at most MAX_BYTES, evenly spread."""
+    size = max(1, _bytes_of(runs[0]))
+    count = max(1, min(len(runs), MAX_SAMPLES, MAX_BYTES // size))
+    step = len(runs) / count
+    return [runs[int(index * step)] for index in range(count)]
 
 
 def _shapes_of(run: Arrays) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -90,7 +90,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**DETR, "image_processor_type": "MaskFormerImageProcessor"},
         {"size_divisor": 48},
     ),
-    "do_flip_channel_order": (VIT, {"do_flip_channel_order": True}),
+    "do_flip_channel_order": (
+        {**VIT, "image_processor_type": "MobileViTImageProcessor"},
+        {"do_flip_channel_order": False},
+    ),
     "rescale_offset": (EFFICIENT_NET, {"rescale_offset": True}),
     "include_top": (EFFICIENT_NET, {"include_top": False}),
     "ensure_multiple_of": (
@@ -311,6 +314,26 @@ def test_the_advice_lists_all_unsupported_keys(tmp_path: Path) -> None:
     assert select_task(model).name == "image-classification"
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "named"),
+    [
+        ("Levit", {"size": {"shortest_edge": 24, "longest_edge": 40}}, "size"),
+        ("ViT", {"size": SQUARE, "do_center_crop": True}, "crop_size"),
+        ("Swin2SR", {"size": SQUARE}, "image_processor_type"),
+    ],
+)
+def test_keys_that_a_class_reads_otherwise_are_named(
+    tmp_path: Path, name: str, keys: dict[str, Any], named: str
+) -> None:
+    content = {"image_processor_type": f"{name}ImageProcessor", **keys}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
+
+    assert isinstance(task, tensors.Tensors)
+    assert f"not supported: {named} = " in task.problem
+
+
 def test_ignored_keys_override_a_default(tmp_path: Path) -> None:
     content = {"image_processor_type": "ImageGPTImageProcessor", "size": SQUARE}
     files = {"config.json": CONFIG, preprocessor_config.NAME: content}
@@ -497,11 +520,6 @@ SHAPES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "DETR pads": ("Detr", {"size": RECTANGLE, **PAD}, (48, 48)),
     "ViT pads": ("ViT", {"size": RECTANGLE, **PAD}, (48, 48)),
     "LeViT enlarges": ("Levit", {"size": EDGE, "do_center_crop": False}, (32, 42)),
-    "LeViT ignores a limit": (
-        "Levit",
-        {"size": EDGES, "do_center_crop": False},
-        (27, 36),
-    ),
     "MaskFormer rounds limits up": ("Mask2Former", {"size": LIMITS}, (64, 64)),
     "ViT reads no offset": (
         "ViT",

@@ -287,6 +287,11 @@ PROBES: dict[tuple[str, str], Probe] = {
         length=12,
         files={"tokenizer.json": bert_json()},
     ),
+    ("tokenizer.json", "padding.pad_token"): Probe(
+        bert_json(padding={"pad_token": "[UNK]"}),
+        length=12,
+        files={"tokenizer.json": bert_json()},
+    ),
     ("tokenizer.json", "padding.pad_type_id"): Probe(
         bert_json(padding={"pad_type_id": 4}),
         length=12,

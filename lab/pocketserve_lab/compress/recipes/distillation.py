@@ -107,14 +107,22 @@ def _teacher_loss(
         probabilities = torch.sigmoid(rows) if teacher_rule.takes_logits else rows
         distance = decision_loss(answers, probabilities, rule)
     else:
-        soft_answers = _softened(functional, answers, len(labels))
-        soft_target = _softened(functional, target, len(labels))
-        divergence = functional.kl_div(
-            soft_answers, soft_target, log_target=True, reduction="batchmean"
-        )
-        distance = divergence * TEMPERATURE**2
+        distance = _divergence(answers, target, len(labels))
     loss = label_loss(answers, labels, rule)
     return TEACHER_SHARE * distance + (1 - TEACHER_SHARE) * loss
+
+
+def _divergence(answers: Any, target: Any, samples: int) -> Any:
+    """Return the divergence of softened answers from the teacher's."""
+    from torch.nn import functional
+
+    divergence = functional.kl_div(
+        _softened(functional, answers, samples),
+        _softened(functional, target, samples),
+        log_target=True,
+        reduction="batchmean",
+    )
+    return divergence * TEMPERATURE**2
 
 
 def _softened(functional: Any, answers: Any, samples: int) -> Any:

@@ -336,10 +336,10 @@ def _read_request(
         ApiError: for an invalid encoding, query or JSON length, in this order.
     """
     received = environ["wsgi.input"]
-    # Without a body it is an empty BytesIO. No view of that is kept: Python 3.14 logs
-    # an error if the garbage collector frees the object before the view.
-    has_body = not isinstance(received, io.BytesIO)
-    body = received.getbuffer() if has_body else memoryview(b"")
+    # Without a body it is a BytesIO. No view of that is kept: Python 3.14 logs an
+    # error if the garbage collector frees the object before the view.
+    is_view = not isinstance(received, io.BytesIO)
+    body = received.getbuffer() if is_view else memoryview(received.getvalue())
     encoding = environ.get("HTTP_CONTENT_ENCODING")
     if encoding is not None:
         body = memoryview(compression.inflate(body, encoding, max_inflated))
