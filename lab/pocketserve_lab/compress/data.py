@@ -141,17 +141,11 @@ def _checked_labels(path: Path, labels: Array) -> Array:
 
     Rows of 0 and 1 tell for each class whether a sample belongs to it.
     """
-    if labels.dtype.kind in "iub" and labels.ndim == 1:
-        if labels.size and labels.min() < 0:
-            raise ConversionError(
-                f"{path.name}: the labels hold {labels.min()}; classes count from 0"
-            )
+    is_whole = labels.dtype.kind in "iub"
+    if is_whole and labels.ndim == 1:
+        _check_classes(path, labels)
         return labels.astype(np.int64)
-    if (
-        labels.dtype.kind in "iub"
-        and labels.ndim == 2
-        and np.isin(labels, (0, 1)).all()
-    ):
+    if is_whole and labels.ndim == 2 and np.isin(labels, (0, 1)).all():
         return labels.astype(np.int64)
     if labels.dtype.kind == "f" and np.isfinite(labels).all():
         return labels.reshape(len(labels), -1).astype(np.float32)
@@ -159,6 +153,13 @@ def _checked_labels(path: Path, labels: Array) -> Array:
         f"{path.name}: the labels must be whole numbers of classes, one a sample, "
         "or finite floats"
     )
+
+
+def _check_classes(path: Path, labels: Array) -> None:
+    if labels.size and labels.min() < 0:
+        raise ConversionError(
+            f"{path.name}: the labels hold {labels.min()}; classes count from 0"
+        )
 
 
 def _prepared(

@@ -133,17 +133,20 @@ class ModelCompressor(ModelConverter):
         if missing_framework(self._source.format) is not None:
             python = self._python(converter)
         self._sets = self._folder()
-        document: dict[str, Any] = {
-            **self._place_of(self._source),
-            "data": str(self._wishes.data.absolute()),
-            "test": None,
-            "folder": str(self._sets),
-        }
-        if self._wishes.test is not None:
-            document["test"] = str(self._wishes.test.absolute())
         title = "reading the data"
+        document = self._data_request()
         job = Job(title, python, "pocketserve_lab.compress.data", document, self._sets)
         return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
+
+    def _data_request(self) -> dict[str, Any]:
+        """Return the document for the process that reads the data."""
+        test = self._wishes.test
+        return {
+            **self._place_of(self._source),
+            "data": str(self._wishes.data.absolute()),
+            "test": None if test is None else str(test.absolute()),
+            "folder": str(self._sets),
+        }
 
     def _sample_request(self) -> dict[str, Any]:
         return {"arrays": str(self._sets / "test.npz"), "rows": self._facts["rows"]}
@@ -156,6 +159,12 @@ class ModelCompressor(ModelConverter):
         rule = answer_rule(original, labels)
         before = score_answers(original, labels, rule)
         after = score_answers(result, labels, rule)
+        self._check_loss(before, after)
+        self._scores = before, after
+        return []
+
+    def _check_loss(self, before: Score, after: Score) -> None:
+        """Reject a result that loses more than the user allows."""
         loss = after.loss_since(before)
         # Written so that NaN is a loss, too.
         if not loss <= self._wishes.max_loss:
@@ -165,8 +174,6 @@ class ModelCompressor(ModelConverter):
                 f"{self._wishes.max_loss:.1%}",
                 nearest=_gentler(self._recipe),
             )
-        self._scores = before, after
-        return []
 
     def _measured(self) -> dict[str, Any]:
         assert self._scores is not None

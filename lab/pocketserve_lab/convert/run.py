@@ -426,6 +426,7 @@ class ModelConverter:
         return data
 
     def _is_ready(self, converter: Converter) -> bool:
+        """Return whether a converter runs without an installation."""
         name = environment_of(converter)
         folder = environments_folder(self._settings.state_dir)
         return name is None or python_of(ENVIRONMENTS[name], folder) is not None
@@ -524,20 +525,10 @@ class ModelConverter:
         agreement: verify.Agreement,
     ) -> FrozenAxes:
         """Compare the answers to inputs of other shapes."""
+        originals = result.reference.facts["variants"]
         results = []
-        variants = zip(
-            result.reference.facts["variants"], facts["variants"], strict=True
-        )
-        for original, answered in variants:
-            axes = tuple(Axis(name, number) for name, number in original["axes"])
-            if "error" in answered:
-                results.append(VariantResult(axes, is_rejected=True))
-                continue
-            error = verify.variant_error(
-                load_arrays(Path(original["outputs"])),
-                load_arrays(Path(answered["outputs"])),
-            )
-            results.append(VariantResult(axes, is_rejected=False, error=error))
+        for original, answered in zip(originals, facts["variants"], strict=True):
+            results.append(_variant_result(original, answered))
         return frozen_axes(results, self._variant_bound(agreement))
 
     def _variant_bound(self, agreement: verify.Agreement) -> float:
@@ -743,6 +734,7 @@ class ModelConverter:
         return {}
 
     def _publish(self, result: _Result, conversion: Conversion) -> Conversion:
+        """Add the result to the model's folder; return it with its path."""
         path = publish(
             self._entry,
             conversion.source,
@@ -785,6 +777,7 @@ class ModelConverter:
 
 
 def _layouts(result: _Result) -> dict[str, str]:
+    """Return how the tools moved the channels of each input."""
     layouts: dict[str, str] = {}
     for outcome in result.outcomes:
         layouts.update(outcome.layouts)
@@ -1080,3 +1073,17 @@ def _names(plan: ConversionPlan) -> str:
 def _more(items: Sequence[str]) -> str:
     number = len(items) - MAX_REASONS
     return f"; and {number} more" if number > 0 else ""
+
+
+def _variant_result(
+    original: Mapping[str, Any], answered: Mapping[str, Any]
+) -> VariantResult:
+    """Compare the answers of the original and the result to one variant."""
+    axes = tuple(Axis(name, number) for name, number in original["axes"])
+    if "error" in answered:
+        return VariantResult(axes, is_rejected=True)
+    error = verify.variant_error(
+        load_arrays(Path(original["outputs"])),
+        load_arrays(Path(answered["outputs"])),
+    )
+    return VariantResult(axes, is_rejected=False, error=error)

@@ -263,6 +263,7 @@ def _transferred(
 
 
 def _moved(array: Array, layout: str) -> Array:
+    """Move the channels of a picture as the tool did."""
     axes = MOVED_AXES.get(layout)
     if axes is None or array.ndim != 4:
         return array

@@ -92,6 +92,7 @@ def _bytes_of(run: Arrays) -> int:
 
 
 def _reason(error: Exception) -> str:
+    """Return an error's sentence, without the path of an OSError."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(getattr(error, "message", error))
@@ -201,6 +202,7 @@ def _check_arrays(specs: Mapping[str, TensorSpec], arrays: Arrays) -> None:
 
 
 def _has_rows(spec: TensorSpec) -> bool:
+    """Return whether an input's first axis may count rows."""
     return len(spec.shape) > 1 and spec.shape[0] in (-1, 1)
 
 
@@ -242,6 +244,7 @@ def _spread(runs: Sequence[Arrays]) -> list[Arrays]:
 
 
 def _shapes_of(run: Arrays) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the shapes of a run's arrays, as a key."""
     return tuple((name, array.shape) for name, array in sorted(run.items()))
 
 

@@ -101,6 +101,7 @@ class VariantSearch:
         return self._variants
 
     def _has_free_rows(self) -> bool:
+        """Return whether every input takes any number of rows."""
         for name in self._sample:
             spec = self._specs[name]
             if not spec.open and spec.shape[:1] != (-1,):
@@ -108,6 +109,7 @@ class VariantSearch:
         return True
 
     def _row_axes(self) -> tuple[Axis, ...]:
+        """Return the first axis of each input."""
         return tuple(Axis(name, 0) for name in self._sample)
 
     def _free_axes(self) -> list[Axis]:
@@ -127,15 +129,21 @@ class VariantSearch:
         """Return groups of axes of one size, such as the length of ids and mask."""
         groups: dict[int, list[Axis]] = {}
         for axis in axes:
-            size = self._sample[axis.name].shape[axis.number]
+            shape = self._sample[axis.name].shape
+            size = shape[axis.number]
             groups.setdefault(size, []).append(axis)
-        return [tuple(group) for group in groups.values() if len(group) > 1]
+        tied = []
+        for group in groups.values():
+            if len(group) > 1:
+                tied.append(tuple(group))
+        return tied
 
     def _try_sizes(self, axes: tuple[Axis, ...]) -> None:
         """Change axes to other sizes until the original accepts two."""
         accepted = 0
         first = axes[0]
-        for size in other_sizes(self._sample[first.name].shape[first.number]):
+        shape = self._sample[first.name].shape
+        for size in other_sizes(shape[first.number]):
             accepted += self._try(self._resized(axes, size))
             if accepted == SIZES_PER_AXIS:
                 return
@@ -145,7 +153,8 @@ class VariantSearch:
         largest: dict[Axis, int] = {}
         for variant in self._variants:
             for axis in variant.axes:
-                size = variant.inputs[axis.name].shape[axis.number]
+                array = variant.inputs[axis.name]
+                size = array.shape[axis.number]
                 largest[axis] = max(size, largest.get(axis, 0))
         if len(largest) < 2:
             return
@@ -155,6 +164,7 @@ class VariantSearch:
         self._try(inputs)
 
     def _resized(self, axes: Sequence[Axis], size: int) -> Inputs:
+        """Return the sample with some axes of another size."""
         inputs = dict(self._sample)
         for axis in axes:
             inputs[axis.name] = resized(inputs[axis.name], axis.number, size)
@@ -182,8 +192,9 @@ class VariantSearch:
         for name, array in self._sample.items():
             if name not in inputs or inputs[name].ndim != array.ndim:
                 return ()
+            other_shape = inputs[name].shape
             for number, size in enumerate(array.shape):
-                if inputs[name].shape[number] != size:
+                if other_shape[number] != size:
                     axes.append(Axis(name, number))
         return tuple(axes)
 
@@ -217,6 +228,7 @@ def _elements(array: Array) -> int:
 def _one_of_each_shape(
     runs: Sequence[Mapping[str, Array]],
 ) -> list[Mapping[str, Array]]:
+    """Return the first run of each combination of shapes."""
     first: dict[Any, Mapping[str, Array]] = {}
     for run in runs:
         shapes = tuple((name, run[name].shape) for name in sorted(run))
@@ -314,7 +326,9 @@ class ResultShapes:
         """Return the axes that the result declares as free."""
         free = []
         for axis in axes:
-            if self._tensors[axis.name]["shape"][self._own_number(axis)] == -1:
+            shape = self._tensors[axis.name]["shape"]
+            number = self._own_number(axis)
+            if shape[number] == -1:
                 free.append(axis)
         return frozenset(free)
 
@@ -346,6 +360,7 @@ class ResultShapes:
         return texts
 
     def _is_row(self, axis: Axis) -> bool:
+        """Return whether an axis counts the rows of its input."""
         return axis.number == 0 and bool(self._original["rows"].get(axis.name))
 
     def _own_number(self, axis: Axis) -> int:

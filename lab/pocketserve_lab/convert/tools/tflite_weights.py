@@ -251,6 +251,7 @@ def _unshare(model: FlatNode) -> None:
 
 
 def _quantization(scales: Array, axis: int) -> FlatNode:
+    """Return a QuantizationParameters table with zero points of 0."""
     node = FlatNode()
     node.set_child(2, _vector(scales, "<f4"))
     node.set_child(3, FlatVector(bytes(8 * scales.size), 8))
@@ -279,16 +280,19 @@ def _drop_unused(model: FlatNode, numbers: set[int]) -> None:
 
 
 def _buffer(values: Array) -> FlatNode:
+    """Return a Buffer table; its data are aligned to 16 bytes."""
     node = FlatNode()
     node.set_child(0, FlatVector(values.tobytes(), 1, 16))
     return node
 
 
 def _vector(values: Any, datatype: str) -> FlatVector:
+    """Return numbers as a vector of a NumPy datatype."""
     array = np.asarray(values, datatype)
     return FlatVector(array.tobytes(), array.itemsize)
 
 
 def _integers(node: FlatNode, field: int) -> list[int]:
+    """Return the int32 numbers of a field; none if it is missing."""
     vector = node.vector(field)
     return [] if vector is None else np.frombuffer(vector.data, "<i4").tolist()
