@@ -458,9 +458,9 @@ def test_an_object_that_is_both_asset_and_constant_is_not_an_asset(
 
     objects = b"\x0a" + varint(len(new)) + new
     document = b"\x3a" + varint(len(objects)) + objects
-    assert graphs._object_graph(ProtobufReader(document, 1000), (0, len(document)))[
-        0
-    ] == [False]
+    reader = ProtobufReader(document, 1000)
+    kinds, _ = graphs._objects(reader, (0, len(document)))
+    assert kinds == [False]
 
 
 def test_variables_must_come_from_the_models_own_checkpoint(

@@ -122,7 +122,9 @@ def _json(schema: Schema) -> Schema:
 SCHEMAS: dict[str, Schema] = {
     "Error": _record(error=TEXT, code=_choice(*(code.name for code in ErrorCode))),
     "OpenAIError": _record(
-        error=_record(message=TEXT, type=TEXT, param={"type": "null"}, code=TEXT)
+        error=_record(
+            message=TEXT, type=TEXT, param={"type": ["string", "null"]}, code=TEXT
+        )
     ),
     "Tensor": _tensor(0, data={"type": ["array", "null"], "items": {}}),
     "TensorMetadata": _tensor(-1),
