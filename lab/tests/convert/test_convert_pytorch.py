@@ -151,6 +151,7 @@ def test_a_model_of_one_row_keeps_its_sizes(tmp_path: Path) -> None:
     assert convert(tmp_path, models, "pt2").notes == ()
 
 
+@pytest.mark.convert
 def test_a_program_whose_rows_cannot_stay_open_has_a_note(tmp_path: Path) -> None:
     """ExecuTorch fixes the rows of split tensors, so the program takes one at a time."""
     models = write_model(
@@ -198,6 +199,7 @@ def test_mobile_from_torchscript_and_back(tmp_path: Path) -> None:
         assert conversion.agreement.error < 1e-6
 
 
+@pytest.mark.convert
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_torchscript_of_unknown_ranks_is_converted(tmp_path: Path) -> None:
     """The tracing exporter can't transpose such a tensor, the newer one can."""
