@@ -528,7 +528,8 @@ class ModelConverter:
         originals = result.reference.facts["variants"]
         results = []
         for original, answered in zip(originals, facts["variants"], strict=True):
-            results.append(_variant_result(original, answered))
+            if "untested" not in answered:
+                results.append(_variant_result(original, answered))
         return frozen_axes(results, self._variant_bound(agreement))
 
     def _variant_bound(self, agreement: verify.Agreement) -> float:
@@ -806,10 +807,14 @@ def _freest(best: _Checked, make: Callable[[_Attempt], _Checked]) -> _Checked:
     for outcome in best.result.outcomes:
         methods += outcome.other_methods
     for method in methods:
-        with suppress(ConversionError):
+        try:
             other = make(_Attempt(method))
-            if len(other.frozen) < len(best.frozen):
-                best = other
+        except LimitError:
+            return best  # it is good; another one would run into the limit, too
+        except ConversionError:
+            continue
+        if len(other.frozen) < len(best.frozen):
+            best = other
         if not best.frozen:
             break
     return best
@@ -830,11 +835,11 @@ def _declared(best: _Checked, make: Callable[[_Attempt], _Checked]) -> _Checked:
     )
     try:
         declared = make(replace(best.attempt, fixed=fixed))
-    except LimitError:
-        raise
     except ConversionError as error:
         if not best.frozen.wrong:
             return best
+        if isinstance(error, LimitError):
+            raise
         raise refusal from error
     if declared.frozen.wrong:
         raise refusal

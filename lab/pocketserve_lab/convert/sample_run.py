@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -43,7 +44,7 @@ from pocketserve_lab.convert.samples import (
     random_samples,
 )
 from pocketserve_lab.convert.tool_process import report
-from pocketserve_lab.convert.variants import VariantSearch
+from pocketserve_lab.convert.variants import TIME_LIMIT_S, VariantSearch
 from pocketserve_wire import DATATYPES, ApiError
 from pocketserve_wire.oip import InferRequest
 
@@ -62,7 +63,7 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``variants``: inputs of other shapes as their ``axes`` and the ``inputs`` and
-        ``outputs`` files, or ``error`` for what this version rejects;
+        ``outputs`` files, ``error`` for what this version rejects, or ``untested``;
         ``sample_shapes`` by input;
         ``runtime``, ``task``, ``labels``, ``count``, ``rows``, ``skipped``, ``random``,
         ``samples_sha256`` of data, ``prepares_otherwise``, whether this version
@@ -259,7 +260,9 @@ def _transferred(
         own_rows[own_name] = rows[name]
         moved[own_name] = _moved(array, layouts.get(name, ""))
     typed = {name: _typed(moved[name], spec) for name, spec in specs.items()}
-    return Samples(typed, own_rows, max(map(len, arrays.values())))
+    # One sample has no axis of samples, so its scalars have no length.
+    lengths = [len(array) for array in arrays.values() if array.ndim]
+    return Samples(typed, own_rows, max(lengths, default=1))
 
 
 def _moved(array: Array, layout: str) -> Array:
@@ -314,16 +317,25 @@ def _answer_variants(
     answer: Callable[[Mapping[str, Array]], dict[str, Array]],
     folder: Path,
 ) -> list[dict[str, Any]]:
-    """Run another version's variants."""
+    """Run another version's variants.
+
+    A variant is ``untested`` if there is no time or memory for it: that says nothing
+    about the sizes that the model takes.
+    """
+    deadline = time.monotonic() + TIME_LIMIT_S
     layouts = document.get("layouts") or {}
     plain = []
     for number, variant in enumerate(document.get("variants", [])):
+        if time.monotonic() > deadline:
+            plain.append({"axes": variant["axes"], "untested": "there was no time"})
+            continue
         arrays = load_arrays(Path(variant["inputs"]))
         own = _transferred(model, arrays, document["rows"], layouts).arrays
         try:
             outputs = answer(own)
         except ApiError as error:
-            plain.append({"axes": variant["axes"], "error": error.message})
+            outcome = "untested" if error.code.retryable else "error"
+            plain.append({"axes": variant["axes"], outcome: error.message})
             continue
         path = folder / f"variant-{number}-outputs.npz"
         save_arrays(path, outputs)

@@ -102,8 +102,10 @@ class VariantSearch:
 
     def _has_free_rows(self) -> bool:
         """Return whether every input takes any number of rows."""
-        for name in self._sample:
+        for name, array in self._sample.items():
             spec = self._specs[name]
+            if array.ndim == 0 or len(array) == 0:
+                return False
             if not spec.open and spec.shape[:1] != (-1,):
                 return False
         return True
@@ -121,7 +123,8 @@ class VariantSearch:
                 continue
             for number, size in enumerate(spec.shape):
                 is_row = number == 0 and self._takes_rows
-                if size == -1 and not is_row:
+                is_empty = array.shape[number] == 0
+                if size == -1 and not is_row and not is_empty:
                     axes.append(Axis(name, number))
         return axes
 

@@ -231,3 +231,33 @@ def test_operations_that_the_tracing_exporter_refuses_are_named() -> None:
         sentence
         == "ONNX has no counterpart of the operator transpose for tensor of unknown rank"
     )
+
+
+@pytest.mark.parametrize("is_mobile", [False, True], ids=["TorchScript", "mobile"])
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_cleaned_file_keeps_its_operators_and_names_no_folder(
+    is_mobile: bool, tmp_path: Path
+) -> None:
+    """In the oldest version of the operators, whole numbers are divided with a floor."""
+    import torch
+
+    from pocketserve_lab.convert.tools.cleaning import clean_script
+
+    class Halves(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 2
+
+    values = torch.tensor([3, -3, 5])
+    module = torch.jit.trace(Halves().eval(), values)
+    path = tmp_path / "halves.pt"
+    if is_mobile:
+        module._save_for_lite_interpreter(str(path))
+    else:
+        module.save(str(path))
+    clean_script(torch, path)
+    if is_mobile:
+        from torch.jit.mobile import _load_for_lite_interpreter as load
+    else:
+        load = torch.jit.load
+    assert load(str(path))(values).tolist() == [1.5, -1.5, 2.5]
+    assert str(Path(__file__).parent).encode() not in path.read_bytes()

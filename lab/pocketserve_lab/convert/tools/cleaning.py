@@ -12,7 +12,10 @@ from typing import Any
 DEBUG_SUFFIX = ".debug_pkl"
 """Records of TorchScript with a source line for each operator."""
 
-WRITTEN_AT_THE_END = ("version", ".data/serialization_id", "byteorder")
+VERSIONS = ("version", ".data/version")
+"""Records with the version of the operators, of which a file has one."""
+
+WRITTEN_AT_THE_END = (*VERSIONS, ".data/serialization_id", "byteorder")
 """Records that PyTorch's writer adds itself."""
 
 
@@ -23,6 +26,9 @@ def clean_script(torch: Any, path: Path) -> None:
     # PyTorch aligns tensors in the archive, which zip libraries do not.
     writer = torch._C.PyTorchFileWriter(str(cleaned))
     for name in reader.get_all_records():
+        if name in VERSIONS:
+            # An operator of an older version may mean something else.
+            writer.set_min_version(int(reader.get_record(name)))
         if name in WRITTEN_AT_THE_END or name.endswith(DEBUG_SUFFIX):
             continue
         content = reader.get_record(name)

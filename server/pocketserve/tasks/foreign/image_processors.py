@@ -471,7 +471,7 @@ def conflicting_keys(settings: Mapping[str, Any], task: str) -> list[str]:
             keys.append("do_center_crop")
     if name == "PerceiverImageProcessor" and is_cropped:
         keys.extend(_perceiver_conflicts(settings))
-    return keys
+    return list(dict.fromkeys(keys))
 
 
 def _perceiver_conflicts(settings: Mapping[str, Any]) -> list[str]:
@@ -479,8 +479,10 @@ def _perceiver_conflicts(settings: Mapping[str, Any]) -> list[str]:
     size, crop = settings.get("size"), settings.get("crop_size")
     if size is None:
         return ["do_resize"]
-    if not (_has_sides(size) and _has_sides(crop)):
-        return []
+    if not _has_sides(size):
+        return ["size"]
+    if not _has_sides(crop):
+        return []  # it is named already
     is_larger = size["height"] > crop["height"] or size["width"] > crop["width"]
     return ["crop_size"] if is_larger else []
 
@@ -509,5 +511,8 @@ def _has_known_size(name: str, settings: Mapping[str, Any]) -> bool:
 
 
 def _has_sides(size: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether a size has a height and a width."""
-    return isinstance(size, Mapping) and {"height", "width"} <= set(size)
+    """Return whether a size has a height and a width in pixels."""
+    if not isinstance(size, Mapping):
+        return False
+    sides = (size.get("height"), size.get("width"))
+    return all(type(side) is int and side > 0 for side in sides)
