@@ -139,6 +139,7 @@ def _refusal(
 def _other_modes(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
 ) -> list[str]:
+    """Return the other quantisations that a format can be converted with."""
     modes = []
     for mode in QUANTIZE_MODES:
         if mode != quantize and _reaches(format, kind, mode, converters):
@@ -149,6 +150,7 @@ def _other_modes(
 def _other_kinds(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
 ) -> list[str]:
+    """Return the other kinds that a format can be converted to."""
     kinds = []
     for other in KINDS:
         if other in (kind, format):

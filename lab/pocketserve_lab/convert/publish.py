@@ -98,6 +98,7 @@ def choose_name(
 
 
 def _default_name(entry: ModelEntry, source: str, kind: str, quantize: str) -> str:
+    """Return the name of a new version, apart from one of the user's own."""
     name = kind if quantize == "none" else f"{kind}-{quantize}"
     if name in entry.versions and not _is_converted(entry, name):
         return f"{name}-from-{source}"
@@ -267,6 +268,7 @@ class _Places(NamedTuple):
 
 
 def _places(home: Path, file: str) -> _Places:
+    """Return where a file is, is prepared, and is kept while it is replaced."""
     target = home / file
     copied = target.with_name(f"{PARTIAL_PREFIX}copy")
     old = target.with_name(f"{PARTIAL_PREFIX}old")

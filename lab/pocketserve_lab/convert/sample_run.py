@@ -186,6 +186,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
 
 
 def _plain(spec: TensorSpec) -> dict[str, Any]:
+    """Return a tensor's description for JSON."""
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 

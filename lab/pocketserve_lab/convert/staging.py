@@ -101,6 +101,8 @@ def _base_of(file: Path, entry: ModelEntry, source: VersionEntry) -> Path:
 
 
 def _write_manifest(entry: ModelEntry, home: Path, version: str, file: str) -> None:
+    """Describe a folder with the one version that is tried."""
+
     def change(document: Document) -> None:
         document["versions"] = {version: {"file": file}}
         document["default_version"] = version

@@ -225,6 +225,7 @@ def resized(array: Array, axis: int, size: int) -> Array:
 
 
 def _elements(array: Array) -> int:
+    """Return the number of an array's elements."""
     return math.prod(array.shape)
 
 

@@ -234,7 +234,7 @@ def test_operations_that_the_tracing_exporter_refuses_are_named() -> None:
 
 
 @pytest.mark.parametrize("is_mobile", [False, True], ids=["TorchScript", "mobile"])
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_cleaned_file_keeps_its_operators_and_names_no_folder(
     is_mobile: bool, tmp_path: Path
 ) -> None:

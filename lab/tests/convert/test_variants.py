@@ -61,7 +61,7 @@ def test_failures_are_attributed_to_their_axes() -> None:
 
 def test_an_empty_axis_is_left_alone() -> None:
     """A decoder's first cache has the length 0, which can't be repeated."""
-    specs = [TensorSpec("past", "FP32", (-1, 2, -1, 4))]
+    specs = [TensorSpec("past", "FP32", (1, 2, -1, 4))]
     sample = {"past": np.zeros((1, 2, 0, 4), np.float32)}
     search = VariantSearch(
         specs, sample, takes_rows=False, answer=lambda inputs: {"y": inputs["past"]}

@@ -363,6 +363,7 @@ _EXPORTERS: dict[str, Callable[[Any, PytorchModel, ConversionRequest], Written]]
 
 
 def _names(model: PytorchModel, request: ConversionRequest) -> dict[str, list[str]]:
+    """Return the names of inputs and outputs for the ONNX exporters."""
     return {
         "input_names": [example.name for example in model.examples],
         "output_names": [tensor.name for tensor in request.outputs],
