@@ -23,6 +23,10 @@ def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -
     (folder / "large.txt").write_bytes(bytes((4 << 20) + 1))
     (folder / "notes.txt").write_text("Ναι", "utf-8")
     (models / "bare.tflite").write_bytes((folder.parent / "petals.tflite").read_bytes())
+    copy_folder(MODELS / "petals", models / "linked")
+    (models / "linked" / "samples" / "row.json").unlink()
+    (models / "linked" / "samples").rmdir()
+    (models / "linked" / "samples").symlink_to(folder)
     server = new_server(models)
 
     card = server.call("GET", "/v2/models/petals").json()["card"]
@@ -32,7 +36,8 @@ def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -
     assert row.headers["Content-Type"] == "application/json"
     notes = server.call("GET", SAMPLES + "notes.txt")
     assert notes.content.decode() == "Ναι"
-    assert "samples" not in server.call("GET", "/v2/models/bare").json()["card"]
+    for name in ("bare", "linked"):
+        assert "samples" not in server.call("GET", f"/v2/models/{name}").json()["card"]
     for name in (
         *("link.txt", "page.html", "folder.txt", "large.txt", "nothing.txt"),
         *("..%2Fmodel.toml", "..%2f..%2fsecret.txt", "%00", "row.json%00", "a" * 300),

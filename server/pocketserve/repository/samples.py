@@ -33,6 +33,8 @@ def sample_names(entry: ModelEntry) -> list[str]:
     """
     if entry.folder.name != entry.name:  # a bare file, in the folder of all models
         return []
+    if (entry.folder / FOLDER).is_symlink():  # it may lead to private files
+        return []
     try:
         files = list(os.scandir(entry.folder / FOLDER))
     except OSError:

@@ -120,6 +120,10 @@ class _FolderHandler(BaseHTTPRequestHandler):
         except RefusedError as error:
             self._refuse(400, error)
             return
+        except Exception as error:  # a tokenizer's or a template's own
+            text = " ".join(str(error).split())[:300] or repr(error)
+            self._refuse(400, RefusedError(f"the prompt cannot be read: {text}"))
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
