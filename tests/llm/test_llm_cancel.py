@@ -20,8 +20,8 @@ import gguf_files
 from pocketserve.runtimes.base import ModelSource
 from pocketserve.runtimes.llm.client import EngineConnection, EngineLostError
 from pocketserve.runtimes.llm.process import SOCKET_NAME
-from pocketserve.runtimes.llm.session import COMPLETIONS, RUNTIME, LlmSession
-from pocketserve.runtimes.llm.settings import BATCH
+from pocketserve.runtimes.llm.session import RUNTIME, LlmSession
+from pocketserve.runtimes.llm.settings import BATCH, COMPLETIONS
 
 pytestmark = pytest.mark.llm
 WAIT_S = 120.0

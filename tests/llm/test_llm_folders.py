@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from confinement import check_confined, check_no_internet_socket
 from conftest import Server, start_server
 from folder_files import CHAT_FILE, CONTEXT, write_folder
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.hugging_face.session import RUNTIME
 from pocketserve.runtimes.llm.client import EngineError, EngineInterruptedError
 from pocketserve.runtimes.llm.options import GenerationOptions
-from pocketserve.runtimes.llm.session import CHAT, COMPLETIONS, LlmSession
+from pocketserve.runtimes.llm.session import LlmSession
+from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS
 from pocketserve_client import Client
 
 pytestmark = pytest.mark.llm
@@ -196,6 +196,17 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(
     assert caught.value.details["n_prompt_tokens"] == 1200
 
 
+def test_a_prompt_that_the_tokenizer_rejects_leaves_the_engine_running(
+    session: LlmSession,
+) -> None:
+    """Half of a surrogate pair is valid in JSON, and no text."""
+    pid = session.pid
+    with pytest.raises(EngineError, match="the prompt cannot be read"):
+        events(session, COMPLETIONS, {"prompt": "\ud800"})
+    assert text_of(events(session, CHAT, chat("Hello!"))) == "Hello! How can I help?"
+    assert session.pid == pid
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -223,17 +234,8 @@ def test_an_interrupted_answer_leaves_the_engine_free(session: LlmSession) -> No
 
 
 def test_the_engine_is_confined_and_has_no_tcp_socket(session: LlmSession) -> None:
-    status = Path(f"/proc/{session.pid}/status").read_text()
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    assert fields["NoNewPrivs"] == "1"
-    if sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64"):
-        assert fields["Seccomp"] == "2"
-    descriptors = Path(f"/proc/{session.pid}/fd").iterdir()
-    links = [os.readlink(descriptor) for descriptor in descriptors]
-    sockets = {link[8:-1] for link in links if link.startswith("socket:[")}
-    for table in ("tcp", "tcp6", "udp", "udp6"):
-        lines = Path(f"/proc/{session.pid}/net/{table}").read_text().splitlines()[1:]
-        assert sockets.isdisjoint(line.split()[9] for line in lines)
+    check_confined(session.pid)
+    check_no_internet_socket(session.pid)
 
 
 def test_code_of_the_folder_does_not_run(tmp_path: Path) -> None:

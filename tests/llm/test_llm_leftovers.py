@@ -17,7 +17,8 @@ from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.runtimes.base import ModelSource
 from pocketserve.runtimes.llm.client import EngineTimeoutError
 from pocketserve.runtimes.llm.process import EngineProcess
-from pocketserve.runtimes.llm.session import CHAT, RUNTIME, LlmSession
+from pocketserve.runtimes.llm.session import RUNTIME, LlmSession
+from pocketserve.runtimes.llm.settings import CHAT
 from pocketserve.state.folder_lock import WorkFolder, sweep_shared
 from pocketserve_client import Client
 from pocketserve_wire import ApiError

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gguf_files
+from confinement import check_confined, check_no_internet_socket
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.llm import process
@@ -27,13 +28,8 @@ from pocketserve.runtimes.llm.client import (
 from pocketserve.runtimes.llm.memory import ENGINE_BYTES
 from pocketserve.runtimes.llm.options import GenerationOptions
 from pocketserve.runtimes.llm.process import EngineEndedError, EngineStaysAwayError
-from pocketserve.runtimes.llm.session import (
-    CHAT,
-    COMPLETIONS,
-    MAX_DEATHS,
-    RUNTIME,
-    LlmSession,
-)
+from pocketserve.runtimes.llm.session import MAX_DEATHS, RUNTIME, LlmSession
+from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS
 from pocketserve_wire import ApiError, ErrorCode
 
 pytestmark = pytest.mark.llm
@@ -85,20 +81,11 @@ def test_tensors_in_and_out_complete_a_prompt(session: LlmSession) -> None:
 
 
 def test_the_engine_is_confined(session: LlmSession) -> None:
-    status = Path(f"/proc/{session.pid}/status").read_text()
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    assert fields["NoNewPrivs"] == "1"
-    if sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64"):
-        assert fields["Seccomp"] == "2"
+    check_confined(session.pid)
 
 
 def test_the_engine_has_one_unix_socket_and_no_other(session: LlmSession) -> None:
-    descriptors = Path(f"/proc/{session.pid}/fd").iterdir()
-    links = [os.readlink(descriptor) for descriptor in descriptors]
-    sockets = {link[8:-1] for link in links if link.startswith("socket:[")}
-    for table in ("tcp", "tcp6", "udp", "udp6"):
-        lines = Path(f"/proc/{session.pid}/net/{table}").read_text().splitlines()[1:]
-        assert sockets.isdisjoint(line.split()[9] for line in lines)
+    check_no_internet_socket(session.pid)
 
 
 def test_no_client_reuses_the_prompt_of_another(session: LlmSession) -> None:

@@ -13,8 +13,8 @@ import stand_in_engine
 from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
 from pocketserve.runtimes.llm import engines
 from pocketserve.runtimes.llm.flags import flags_of, program_arguments
-from pocketserve.runtimes.llm.session import CHAT, RUNTIME, LlmSession
-from pocketserve.runtimes.llm.settings import EngineSettings
+from pocketserve.runtimes.llm.session import RUNTIME, LlmSession
+from pocketserve.runtimes.llm.settings import CHAT, EngineSettings
 
 WAIT_S = 120.0
 SETTINGS = EngineSettings("p", "m.gguf", "e.sock", "model", 512, "f16", 2)

@@ -6,7 +6,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve_client.language.events import ANSWER_TIMEOUT_S, EventLines
+from pocketserve_client.language.events import (
+    ANSWER_TIMEOUT_S,
+    AnswerStream,
+    EventLines,
+)
 from pocketserve_client.transport import Request
 from pocketserve_wire import strict_json
 
@@ -17,7 +21,7 @@ CHAT_PATH = "/v1/chat/completions"
 Messages = str | Sequence[Mapping[str, Any]]
 
 
-class ChatStream(Iterator[str]):
+class ChatStream(AnswerStream, Iterator[str]):
     """The pieces of a chat's answer, as they come; a context that ends the answer.
 
     Attributes:
@@ -26,11 +30,10 @@ class ChatStream(Iterator[str]):
     """
 
     def __init__(self, events: EventLines) -> None:
+        super().__init__(events)
         self.finish_reason: str | None = None
         self.usage: Mapping[str, Any] = {}
-        self._events = events
         self._pieces: deque[str] = deque()
-        self._has_ended = False
 
     def __next__(self) -> str:
         while not self._pieces:
@@ -38,17 +41,6 @@ class ChatStream(Iterator[str]):
                 raise StopIteration
             self._read_event()
         return self._pieces.popleft()
-
-    def __enter__(self) -> ChatStream:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the answer; the model stops. Any thread may call this."""
-        self._has_ended = True
-        self._events.close()
 
     def text(self) -> str:
         """Return the rest of the answer."""

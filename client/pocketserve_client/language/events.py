@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pocketserve_client.errors import (
     ConnectionLostError,
@@ -53,6 +53,25 @@ class EventLines:
         """End the answer; the model stops. Any thread may call this."""
         self._is_closed = True
         self._lines.close()
+
+
+class AnswerStream:
+    """A streamed answer; a context that ends it."""
+
+    def __init__(self, events: EventLines) -> None:
+        self._events = events
+        self._has_ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the answer; the model stops. Any thread may call this."""
+        self._has_ended = True
+        self._events.close()
 
 
 def _fault(error: Any) -> ServerError:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pocketserve_client.errors import NotOurServerError
 from pocketserve_client.inputs import File, raw_body
-from pocketserve_client.language.events import ANSWER_TIMEOUT_S, EventLines
+from pocketserve_client.language.events import (
+    ANSWER_TIMEOUT_S,
+    AnswerStream,
+    EventLines,
+)
 from pocketserve_client.transport import Request
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ class SpokenSegment(NamedTuple):
     end: float
 
 
-class TranscriptStream(Iterator[SpokenSegment]):
+class TranscriptStream(AnswerStream, Iterator[SpokenSegment]):
     """The segments of a transcript, as they come; a context that ends the answer.
 
     Attributes:
@@ -39,10 +43,9 @@ class TranscriptStream(Iterator[SpokenSegment]):
     """
 
     def __init__(self, events: EventLines) -> None:
+        super().__init__(events)
         self.language = ""
         self.duration = 0.0
-        self._events = events
-        self._has_ended = False
 
     def __next__(self) -> SpokenSegment:
         while not self._has_ended:
@@ -55,17 +58,6 @@ class TranscriptStream(Iterator[SpokenSegment]):
             self.duration = float(event.get("duration", 0))
         self._has_ended = True
         raise StopIteration
-
-    def __enter__(self) -> TranscriptStream:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the answer; the model stops. Any thread may call this."""
-        self._has_ended = True
-        self._events.close()
 
     def text(self) -> str:
         """Return the rest of the text."""

@@ -22,14 +22,8 @@ from pocketserve.runtimes.llm.client import (
     EngineTimeoutError,
 )
 from pocketserve.runtimes.llm.process import EngineEndedError, EngineStaysAwayError
-from pocketserve.runtimes.llm.session import (
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    INPUT,
-    OUTPUT,
-    LlmSession,
-)
+from pocketserve.runtimes.llm.session import INPUT, OUTPUT, LlmSession
+from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS, EMBEDDINGS
 from pocketserve.tasks.text.text_generation import read_text
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode

@@ -6,15 +6,18 @@ is the standard input; the program can open others only to run at all.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from pocketserve.quarantine.sandbox import confine_calls, confine_files
+from pocketserve.quarantine.sandbox import (
+    confine_calls,
+    confine_files,
+    limit_resources,
+)
 
 MAX_LOG_BYTES = 64 * 1024
 MAX_OPEN_FILES = 64
@@ -39,16 +42,15 @@ def _limit(data_bytes: int, cpu_seconds: int) -> None:
 
     Address space has no limit: Android reserves gigabytes of it for each process.
     """
-    limits: Mapping[int, int] = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_CPU: cpu_seconds,
-        resource.RLIMIT_DATA: data_bytes,
-        resource.RLIMIT_FSIZE: MAX_LOG_BYTES,
-        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
-    }
-    for kind, value in limits.items():
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(kind, (value, value))
+    limit_resources(
+        {
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_CPU: cpu_seconds,
+            resource.RLIMIT_DATA: data_bytes,
+            resource.RLIMIT_FSIZE: MAX_LOG_BYTES,
+            resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -79,6 +79,15 @@ class Confinement(NamedTuple):
         return f"{calls}, {files}"
 
 
+def limit_resources(limits: Mapping[int, int]) -> None:
+    """Set hard limits of this process, by kind; one that can't be set is left out."""
+    import resource  # late: only a confined process needs it
+
+    for kind, value in limits.items():
+        with suppress(ValueError, OSError):
+            resource.setrlimit(kind, (value, value))
+
+
 def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
     """Restrict this thread to some files, and forbid TCP.
 

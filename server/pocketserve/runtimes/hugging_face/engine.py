@@ -18,10 +18,9 @@ from typing import Any, Final
 
 from pocketserve.quarantine.sandbox import confine_calls
 from pocketserve.runtimes.hugging_face.fields import RefusedError
-from pocketserve.runtimes.hugging_face.generator import CHAT, EngineEvent, FolderModel
-from pocketserve.runtimes.llm.settings import EngineSettings
+from pocketserve.runtimes.hugging_face.generator import EngineEvent, FolderModel
+from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS, EngineSettings
 
-COMPLETIONS: Final = "/v1/completions"
 MAX_BODY_BYTES: Final = 1 << 26
 
 
@@ -35,7 +34,7 @@ def serve_folder(settings: EngineSettings) -> None:
         model = _load(settings)
     except Exception as error:
         # The parent reports the last line.
-        print(" ".join(str(error).split()) or repr(error), file=sys.stderr, flush=True)
+        print(_one_line(error), file=sys.stderr, flush=True)
         os._exit(1)
     server = _FolderServer(settings.socket, model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -121,8 +120,8 @@ class _FolderHandler(BaseHTTPRequestHandler):
             self._refuse(400, error)
             return
         except Exception as error:  # a tokenizer's or a template's own
-            text = " ".join(str(error).split())[:300] or repr(error)
-            self._refuse(400, RefusedError(f"the prompt cannot be read: {text}"))
+            text = f"the prompt cannot be read: {_one_line(error)[:300]}"
+            self._refuse(400, RefusedError(text))
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -135,7 +134,7 @@ class _FolderHandler(BaseHTTPRequestHandler):
             raise
         except Exception as error:
             model.forget()
-            text = " ".join(str(error).split())[:300] or repr(error)
+            text = _one_line(error)[:300]
             fault = {"code": 500, "message": text, "type": "server_error"}
             self._send_event({"error": fault})
             return
@@ -163,3 +162,8 @@ class _FolderHandler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+
+def _one_line(error: Exception) -> str:
+    """Return an error's text on one line; its class if it has none."""
+    return " ".join(str(error).split()) or repr(error)

@@ -26,7 +26,7 @@ from pocketserve.formats.gguf import (
 )
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, strict_json
-from pocketserve_wire.files.plain_file import open_plain
+from pocketserve_wire.files.plain_file import read_plain
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
@@ -352,12 +352,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_bytes(path: Path, limit: int) -> bytes:
     try:
-        with open_plain(path) as file:
-            data = file.read(limit + 1)
+        return read_plain(path, limit)
     except OSError as error:
         raise DamagedFileError(
             f"{path.name} cannot be read: {error.strerror}"
         ) from error
-    if len(data) > limit:
-        raise DamagedFileError(f"{path.name} has more than {limit} bytes")
-    return data

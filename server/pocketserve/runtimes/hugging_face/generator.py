@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from pocketserve.runtimes.hugging_face.fields import (
     TOO_LONG,
@@ -15,9 +15,8 @@ from pocketserve.runtimes.hugging_face.fields import (
 )
 from pocketserve.runtimes.hugging_face.pieces import TextPieces, token_bytes
 from pocketserve.runtimes.hugging_face.sampling import Sampler
-from pocketserve.runtimes.llm.settings import EngineSettings
+from pocketserve.runtimes.llm.settings import CHAT, EngineSettings
 
-CHAT: Final = "/v1/chat/completions"
 EngineEvent = dict[str, Any]
 
 

@@ -13,10 +13,14 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.quarantine.sandbox import confine_calls, confine_files
+from pocketserve.quarantine.sandbox import (
+    confine_calls,
+    confine_files,
+    limit_resources,
+)
 from pocketserve.runtimes.llm.settings import EngineSettings
 
 _PR_SET_PDEATHSIG = 1
@@ -41,14 +45,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _limit(data_bytes: int) -> None:
     """Forbid core files, bound the memory, and bound the log that the parent reads."""
-    limits: Mapping[int, int] = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: data_bytes,
-        resource.RLIMIT_FSIZE: 1 << 20,
-    }
-    for kind, value in limits.items():
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(kind, (value, value))
+    limit_resources(
+        {
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_DATA: data_bytes,
+            resource.RLIMIT_FSIZE: 1 << 20,
+        }
+    )
 
 
 def _become_program(arguments: list[str], parent: int) -> None:

@@ -28,12 +28,14 @@ from pocketserve.runtimes.llm.process import (
     EngineProcess,
     EngineStaysAwayError,
 )
-from pocketserve.runtimes.llm.settings import EngineSettings
+from pocketserve.runtimes.llm.settings import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    EngineSettings,
+)
 from pocketserve.tensors import Array, TensorSpec
 
-COMPLETIONS: Final = "/v1/completions"
-CHAT: Final = "/v1/chat/completions"
-EMBEDDINGS: Final = "/v1/embeddings"
 INPUT, OUTPUT = "text_input", "text_output"
 MAX_DEATHS: Final = 3
 """Ends of the engine in a row after which it isn't started again."""

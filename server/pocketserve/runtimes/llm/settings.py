@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+"""Routes that every engine answers on its socket."""
+
 BATCH: Final = 64
 """Tokens of a prompt between two looks at whether the request was cancelled."""
 

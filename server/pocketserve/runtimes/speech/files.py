@@ -47,15 +47,20 @@ def config_file(weights: Path) -> list[str]:
 
 def model_type(folder: Path) -> str:
     """Return the ``model_type`` of a folder's ``config.json``; empty if unknown."""
+    kind = (read_config(folder) or {}).get("model_type")
+    return kind if isinstance(kind, str) else ""
+
+
+def read_config(folder: Path) -> dict[str, Any] | None:
+    """Return a folder's ``config.json``; None if it is missing or no JSON object."""
     path = folder / CONFIG
     if not path.is_file():
-        return ""
+        return None
     try:
-        config: Any = json.loads(read_plain(path, MAX_CONFIG_BYTES))
+        content: Any = json.loads(read_plain(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
-        return ""
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    return kind if isinstance(kind, str) else ""
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def decoder_names(encoder: Path) -> tuple[str, ...]:

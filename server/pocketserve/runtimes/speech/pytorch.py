@@ -6,7 +6,6 @@ huggingface/transformers, modeling_whisper.py, for the order of the operations.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.runtimes.speech.files import CONFIG, MAX_CONFIG_BYTES
+from pocketserve.runtimes.speech.files import CONFIG, read_config
 from pocketserve.runtimes.speech.interface import TokenStep
 from pocketserve.runtimes.speech.layer_weights import (
     WhisperShape,
@@ -24,7 +23,6 @@ from pocketserve.runtimes.speech.layer_weights import (
 from pocketserve.runtimes.torch.common import import_torch
 from pocketserve.runtimes.torch.safetensors import StoredTensor, read_safetensors
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire.files.plain_file import read_plain
 
 FEATURES: Final = "input_features"
 ENCODED: Final = "last_hidden_state"
@@ -71,11 +69,8 @@ class WhisperTorchRuntime:
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(read_plain(folder / CONFIG, MAX_CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
+    content = read_config(folder)
+    if content is None:
         raise ModelLoadError(
             f"{CONFIG} beside the model is missing or no JSON object; copy it from the"
             " model's source"
