@@ -47,11 +47,11 @@ def config_file(weights: Path) -> list[str]:
 
 def model_type(folder: Path) -> str:
     """Return the ``model_type`` of a folder's ``config.json``; empty if unknown."""
-    kind = (read_config(folder) or {}).get("model_type")
+    kind = (read_model_config(folder) or {}).get("model_type")
     return kind if isinstance(kind, str) else ""
 
 
-def read_config(folder: Path) -> dict[str, Any] | None:
+def read_model_config(folder: Path) -> dict[str, Any] | None:
     """Return a folder's ``config.json``; None if it is missing or no JSON object."""
     path = folder / CONFIG
     if not path.is_file():

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.runtimes.speech.files import CONFIG, read_config
+from pocketserve.runtimes.speech.files import CONFIG, read_model_config
 from pocketserve.runtimes.speech.interface import TokenStep
 from pocketserve.runtimes.speech.layer_weights import (
     WhisperShape,
@@ -69,7 +69,7 @@ class WhisperTorchRuntime:
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
-    content = read_config(folder)
+    content = read_model_config(folder)
     if content is None:
         raise ModelLoadError(
             f"{CONFIG} beside the model is missing or no JSON object; copy it from the"
