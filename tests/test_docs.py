@@ -174,12 +174,21 @@ def test_manifest_examples_are_valid() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    """The configuration page has one row per setting, with default and reason."""
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    """The page of all settings has one row per setting, with its purpose."""
+    text = (ROOT / "docs" / "generated" / "settings.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_]+)` \|(.*)\|$", text, re.MULTILINE))
     assert set(rows) == set(SETTINGS)
     for name, setting in SETTINGS.items():
         assert setting.metadata["why"] in rows[name], name
+
+
+def test_generated_reference_pages_are_up_to_date() -> None:
+    """``python tools/reference_pages.py`` writes them."""
+    command = [sys.executable, str(ROOT / "tools" / "reference_pages.py"), "--check"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_error_code_is_documented() -> None:

@@ -26,6 +26,8 @@ GENERATED = frozenset(
         "docs/generated/evidence.md",
         "docs/generated/families.md",
         "docs/generated/language-clients.md",
+        "docs/generated/other-engines.md",
+        "docs/generated/settings.md",
         "docs/generated/zoo.md",
     }
 )

@@ -27,12 +27,6 @@ PROVIDERS = {
 
 
 @EVERY
-def test_each_explanation_is_in_the_documentation(engine: OtherEngine) -> None:
-    """The table quotes it word for word."""
-    assert f"| {engine.advice} |" in (ROOT / "docs" / "models.md").read_text()
-
-
-@EVERY
 def test_each_name_finds_its_engine(engine: OtherEngine) -> None:
     """Names match in any case and in ONNX Runtime's spelling; none has two engines."""
     for word in engine.words:
