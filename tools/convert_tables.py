@@ -41,15 +41,6 @@ def guide_tables() -> dict[str, str]:
         ]
         for converter in converters()
     )
-    environments = (
-        [
-            f"`{environment.name}`",
-            environment.purpose,
-            " ".join(f"`{package}`" for package in environment.packages),
-            f"{environment.disk / 1e9:.1f} GB",
-        ]
-        for environment in ENVIRONMENTS.values()
-    )
     bounds = (
         [f"`{mode}`", f"{bound.error:g} of their size", f"{100 * bound.agreement:g} %"]
         for mode, bound in BOUNDS.items()
@@ -58,7 +49,6 @@ def guide_tables() -> dict[str, str]:
         "from | to": _table(
             ("from", "to", "`--quantize`", "converter", "environment"), ways
         ),
-        "environment": _table(("environment", "for", "packages", "disk"), environments),
         "`--quantize` | outputs": _table(
             (
                 "`--quantize`",
@@ -71,12 +61,22 @@ def guide_tables() -> dict[str, str]:
 
 
 def result_tables() -> dict[str, str]:
-    """Return the result tables by the start of their headers."""
+    """Return the tables of outcomes and environments by the start of their headers."""
     outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8"))
     modes = [f"`{mode}`" for mode in QUANTIZE_MODES]
+    environments = (
+        [
+            f"`{environment.name}`",
+            environment.purpose,
+            " ".join(f"`{package}`" for package in environment.packages),
+            f"{environment.disk / 1e9:.1f} GB",
+        ]
+        for environment in ENVIRONMENTS.values()
+    )
     return {
         "tried": _table(("tried", "to", *modes), _matrix(outcomes)),
         "rejected": _table(("rejected", "from", "to", "message"), _refusals(outcomes)),
+        "environment": _table(("environment", "for", "packages", "disk"), environments),
     }
 
 

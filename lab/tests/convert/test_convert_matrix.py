@@ -59,7 +59,7 @@ RESULTS = os.environ.get("POCKETSERVE_MATRIX")
 RECORDED: dict[str, str] = json.loads(
     Path(__file__).with_name("outcomes.json").read_text(encoding="utf-8")
 )
-DOCUMENT = (ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
+DOCUMENT = Path(__file__).with_name("refusals.md").read_text(encoding="utf-8")
 
 
 class Cell(NamedTuple):
@@ -112,8 +112,8 @@ def has_way(source: str, kind: str, mode: str) -> bool:
 
 def sentences() -> dict[str, re.Pattern[str]]:
     """Return the documented refusals as patterns; an ellipsis matches any words."""
-    table = DOCUMENT.partition("\n## Error messages\n")[2].partition("\n|---|---|\n")[2]
-    lines = table.partition("\n\n")[0].splitlines()
+    table = DOCUMENT.partition("\n|---|---|\n")[2]
+    lines = table.splitlines()
     texts = [line.strip("| ").partition(" | ")[2].strip() for line in lines]
     return {
         text: re.compile(".+".join(map(re.escape, text.split("…"))), re.DOTALL)
