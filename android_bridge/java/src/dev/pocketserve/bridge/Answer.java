@@ -10,12 +10,12 @@ import org.json.JSONException;
 import org.json.JSONObject;
 import org.json.JSONTokener;
 
-/** An answer as both transports give it. */
+/** An answer of either transport. */
 final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
     private static final int MAX_ERROR_BYTES = 1 << 20; // of a body that may be one of the server's; those are short
-    /** Statuses of proxies that have lost the server, without one of our codes; Ray Serve uses 500. */
+    /** Statuses with which a proxy reports a lost server, without one of our codes; Ray Serve uses 500. */
     private static final Set<Integer> GATEWAY = new HashSet<>(Arrays.asList(500, 502, 503, 504));
     private static final int MAX_MESSAGE = 2000;
 
@@ -28,7 +28,7 @@ final class Answer {
     private final long retryAfterMs;
 
     /**
-     * Takes an answer as it came.
+     * Wraps an answer as it was received.
      *
      * @param jsonLength bytes of JSON at the body's start
      * @param retryAfterMs -1 when the answer does not say
@@ -46,12 +46,12 @@ final class Answer {
         this.retryAfterMs = retryAfterMs;
     }
 
-    /** The same answer as one of a server by its name. */
+    /** Returns this answer with the name of the server that sent it. */
     Answer from(String name) {
         return new Answer(status, contentType, jsonLength, body, retryAfterMs, name);
     }
 
-    /** The same answer with another body, which has no JSON at its start. */
+    /** Returns this answer with another body, which doesn't begin with JSON. */
     Answer withBody(byte[] bytes) {
         return new Answer(status, contentType, 0, bytes, retryAfterMs, server);
     }

@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import java.net.ConnectException;
 
-/** The socket; HTTP where nothing listens on the socket's port, unless it would get a token that it must not have. */
+/** The socket, or HTTP if nothing listens on the socket's port and HTTP may be used. */
 final class AutoLink implements Link {
     private final Link socket;
     private final Link http;

@@ -10,7 +10,7 @@ import org.json.JSONObject;
 
 /** Options of a chat's answer. Each method changes this object and returns it; share it once it is complete. */
 public final class ChatOptions {
-    /** Language models take their time. */
+    /** Language models are slow. */
     private static final int TIMEOUT_MS = 600_000;
     private static final Set<String> OWN =
             new HashSet<>(Arrays.asList("model", "messages", "stream", "stream_options"));
@@ -18,12 +18,12 @@ public final class ChatOptions {
     private final Map<String, Object> fields = new LinkedHashMap<>();
     private int timeoutMs = TIMEOUT_MS;
 
-    /** Everything as the model does by itself. */
+    /** The model's defaults. */
     public ChatOptions() {
     }
 
     /**
-     * The same as others, to be changed without changing those.
+     * Copies options.
      *
      * @param from is not changed
      */

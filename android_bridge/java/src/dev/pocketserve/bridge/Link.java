@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** A way to the server. Thread-safe. */
+/** A transport to the server. Thread-safe. */
 interface Link {
     /**
      * Sends a request and waits for its answer, whatever its status.

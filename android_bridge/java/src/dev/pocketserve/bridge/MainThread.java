@@ -1,8 +1,8 @@
 package dev.pocketserve.bridge;
 
 /**
- * Knows Android's main thread without needing Android: the class that knows it is looked up by name, and where there
- * is none, as on a desktop, there is no main thread.
+ * Detects Android's main thread by reflection, so that the library also runs without Android, where no thread is the
+ * main thread.
  */
 final class MainThread {
     private final Thread main;

@@ -58,7 +58,7 @@ public final class Nv21 {
     }
 
     /**
-     * Packs a frame into an array that exists, such as one that a {@link StreamListener} has heard of.
+     * Packs a frame into an existing array, such as one that a {@link StreamListener} has released.
      *
      * @param y brightness, from the buffer's position; the buffer is not changed
      * @param yRowStride bytes from one row of Y to the next

@@ -6,9 +6,9 @@ import org.json.JSONObject;
 /**
  * Gets the server's token for the code of ten digits that {@code pocketserve pair} shows.
  *
- * <p>Neither the code nor the token travels in clear, and something else that listens on the server's port learns
- * nothing and is recognised: {@link PocketServeException#NOT_OUR_SERVER}. Do not repeat the call by yourself then, or
- * after {@code PAIRING_REFUSED}: each call lets the other side guess once.
+ * <p>Neither the code nor the token is sent in clear text. Another app that listens on the server's port learns
+ * nothing, and the call fails with {@link PocketServeException#NOT_OUR_SERVER}. Don't repeat the call automatically
+ * then, or after {@code PAIRING_REFUSED}: each call lets the other side guess once.
  */
 public final class Pairing {
     private Pairing() {

@@ -118,7 +118,7 @@ final class PendingAnswer {
         return part;
     }
 
-    /** Puts parts that no receiver took in front of a successful answer's body. */
+    /** Prepends parts that no receiver took to a successful answer's body. */
     private synchronized Answer whole(Answer outcome) {
         if (parts.isEmpty() || outcome.status != 200) {
             return outcome;

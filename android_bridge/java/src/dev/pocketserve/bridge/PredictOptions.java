@@ -8,7 +8,7 @@ public final class PredictOptions {
     private final Map<String, String> query = new LinkedHashMap<>();
     private int timeoutMs;
 
-    /** Everything as the server does by itself. */
+    /** The server's defaults. */
     public PredictOptions() {
     }
 
@@ -33,7 +33,7 @@ public final class PredictOptions {
     }
 
     /**
-     * The least score of an answer.
+     * Sets the lowest score of an answer.
      *
      * @param score in the model's own scale, mostly 0 to 1
      * @return this
@@ -63,8 +63,8 @@ public final class PredictOptions {
     }
 
     /**
-     * Frames of the same stream replace each other: one that still waits when a newer one comes is not run, and gets
-     * the error SUPERSEDED.
+     * Sets the stream of this frame. A newer frame of the stream replaces the waiting one, which gets the error
+     * SUPERSEDED.
      *
      * @param name unique to this source of frames
      * @return this

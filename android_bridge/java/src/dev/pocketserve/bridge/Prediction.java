@@ -104,7 +104,7 @@ public final class Prediction {
     }
 
     /**
-     * The picture with the answer drawn on it, if {@link PredictOptions#annotate} asked for one.
+     * The picture with the answer drawn on it, if requested with {@link PredictOptions#annotate}.
      *
      * @return an encoded picture, or null
      */

@@ -14,8 +14,8 @@ import java.util.Iterator;
 import java.util.Map;
 
 /**
- * A connection after its handshake: many calls share it. One thread reads; callers write; a second thread watches
- * for a peer that fell silent, and sleeps for good while nothing is under way.
+ * A connection after its handshake, shared by many calls. One thread reads; callers write; a second thread detects a
+ * silent peer, and sleeps without a timeout while no request is in progress.
  */
 final class SocketConnection implements KeepAlive.Connection {
     private static final long MAX_ID = 0xffffffffL;
@@ -201,7 +201,7 @@ final class SocketConnection implements KeepAlive.Connection {
         throw new ConnectionBrokenException(stalled, true);
     }
 
-    /** Takes a request off the list, because its answer came. */
+    /** Removes a request whose answer has arrived. */
     private Entry remove(long id) {
         synchronized (state) {
             Entry entry = inflight.remove(id);

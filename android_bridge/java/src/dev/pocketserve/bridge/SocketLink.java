@@ -6,7 +6,7 @@ import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
-/** Keeps one connection, which it opens when needed and reopens when it broke. */
+/** Keeps one connection, opened when needed and reopened after it breaks. */
 final class SocketLink implements Link {
     /** Requests that a server rejected unstarted, one connection after the other. */
     private static final int MAX_REJECTED = 8;
@@ -16,7 +16,7 @@ final class SocketLink implements Link {
     /** Only one caller opens a connection; the others wait for it. */
     private final ReentrantLock opening = new ReentrantLock();
     private volatile SocketConnection current;
-    /** The socket of the one who opens, so that closing need not wait for a peer that says nothing. */
+    /** The socket that is being opened, so that closing doesn't wait for a silent peer. */
     private volatile Socket connecting;
     private volatile boolean closed;
 

@@ -8,8 +8,8 @@ public enum Transport {
      */
     SOCKET,
     /**
-     * HTTP. The token travels with each request, so whatever listens on the port learns it. Needs a network security
-     * configuration that allows cleartext to 127.0.0.1 on Android 9 and newer.
+     * HTTP. The token is sent with each request, so any app that listens on the port learns it. Needs a network
+     * security configuration that allows cleartext to 127.0.0.1 on Android 9 and newer.
      */
     HTTP,
     /**

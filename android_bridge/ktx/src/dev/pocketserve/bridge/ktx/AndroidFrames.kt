@@ -5,7 +5,7 @@ import android.media.Image
 import java.nio.ByteBuffer
 
 /**
- * Copies a bitmap of any configuration, also one that lies in the memory of the graphics processor.
+ * Copies a bitmap of any configuration, hardware bitmaps included.
  *
  * @param rotation degrees clockwise that turn the picture upright
  */
@@ -18,7 +18,7 @@ public fun Bitmap.toFrame(rotation: Int = 0): Frame {
             copied.recycle()
         }
     }
-    // Of this configuration, memory holds red, green, blue and alpha in this order.
+    // In this configuration, the bytes are red, green, blue, alpha.
     val pixels = ByteBuffer.allocate(rowBytes * height)
     copyPixelsToBuffer(pixels)
     pixels.rewind()
@@ -26,7 +26,7 @@ public fun Bitmap.toFrame(rotation: Int = 0): Frame {
 }
 
 /**
- * Copies an image of the format `YUV_420_888`, as an `ImageReader` gives it; close it afterwards.
+ * Copies an image of the format `YUV_420_888`, as an `ImageReader` returns it; close it afterwards.
  *
  * @param rotation degrees clockwise that turn the picture upright
  */

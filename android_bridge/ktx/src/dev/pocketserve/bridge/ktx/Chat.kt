@@ -33,8 +33,8 @@ public sealed class ChatEvent {
 /**
  * Sends a chat; the flow emits the answer while the model writes it, and ends with [ChatEvent.End].
  *
- * Nothing is sent before the flow is collected, and each collection asks again. Cancelling the collector stops the
- * model. An error ends the flow with [PocketServeException]. Pieces that are not collected yet are kept.
+ * Nothing is sent before the flow is collected; each collection sends the chat again. Cancelling the collector stops
+ * the model. An error ends the flow with [PocketServeException]. Pieces that are not collected yet are buffered.
  *
  * @param messages the chat so far
  * @param options options of the answer; null for the model's defaults

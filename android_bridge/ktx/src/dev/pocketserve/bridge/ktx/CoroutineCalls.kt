@@ -29,17 +29,17 @@ private object AtOnce : Executor {
 public fun PocketServe.coroutines(): CoroutineCalls = CoroutineCalls(async().on(AtOnce))
 
 /**
- * The calls of a client as suspend functions, for any thread: none blocks.
+ * The calls of a client as suspend functions, for any thread. None of them blocks.
  *
- * Each throws [PocketServeException] when there is no answer, and [IllegalArgumentException] for arguments that are
- * wrong whatever the server says. A coroutine that is cancelled stops waiting at once. Over the socket the server is
- * told, and does not start what it has not started. Eight calls of a client are under way at once, and further ones wait.
+ * Each throws [PocketServeException] if the call fails, and [IllegalArgumentException] for invalid arguments. A
+ * cancelled coroutine stops waiting immediately; over the socket, the server drops the request if it has not started.
+ * A client runs up to eight calls at a time; further ones wait.
  */
 public class CoroutineCalls internal constructor(internal val calls: AsyncCalls) {
     /**
      * Sends an encoded picture, such as a JPEG.
      *
-     * @param picture not to be changed before the answer
+     * @param picture must not change before the answer
      * @param options options of the answer; null for the server's defaults
      */
     public suspend fun classify(model: String, picture: ByteArray, options: PredictOptions? = null): Prediction =
@@ -48,8 +48,8 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
     /**
      * Sends raw input of any kind.
      *
-     * @param input not to be changed before the answer
-     * @param contentType their media type, such as `audio/wav`
+     * @param input must not change before the answer
+     * @param contentType its media type, such as `audio/wav`
      * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(
@@ -62,14 +62,14 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
     /**
      * Sends one frame.
      *
-     * @param frame its bytes are not to be changed before the answer
+     * @param frame its bytes must not change before the answer
      * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(model: String, frame: Frame, options: PredictOptions? = null): Prediction =
         predict(model, frame.bytes, ANY_BYTES, frame.describe(options))
 
     /**
-     * Makes calls that block on a thread of the client, such as those of a class that `pocketserve codegen` wrote:
+     * Runs blocking calls, such as those of a generated class, on a thread of the client:
      * `call { digits.classify(jpeg) }`.
      *
      * @param work uses this client; it is cancelled with the coroutine, like the other calls
@@ -87,23 +87,23 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
         await { calls.infer(model, options, it, *inputs) }
 
     /**
-     * Begins a sequence to a model with a memory; nothing is sent before its first step.
+     * Opens a sequence of requests to a stateful model. Nothing is sent before its first step.
      *
-     * @param version null for the one that answers by default
+     * @param version null for the default version
      */
     public fun sequence(model: String, version: String? = null): CoroutineSequence =
         CoroutineSequence(this, model, version)
 
-    /** Returns whether the server answers; false when nothing does. */
+    /** Returns whether the server is running; false if nothing answers. */
     public suspend fun isLive(): Boolean = await { calls.isLive(it) }
 
-    /** Returns whether the server takes requests; false when nothing answers. */
+    /** Returns whether the server accepts requests; false if nothing answers. */
     public suspend fun isReady(): Boolean = await { calls.isReady(it) }
 
     /**
      * Returns whether a model accepts requests.
      *
-     * @param version null for the one that answers by default
+     * @param version null for the default version
      */
     public suspend fun isModelReady(model: String, version: String? = null): Boolean =
         await { calls.isModelReady(model, version, it) }
@@ -114,21 +114,21 @@ public class CoroutineCalls internal constructor(internal val calls: AsyncCalls)
     /**
      * Returns inputs, outputs and description of a model.
      *
-     * @param version null for the one that answers by default
+     * @param version null for the default version
      */
     public suspend fun modelMetadata(model: String, version: String? = null): JSONObject =
         await { calls.modelMetadata(model, version, it) }
 
-    /** Returns the names of the models that can be asked. */
+    /** Returns the names of all models. */
     public suspend fun models(): List<String> = await { calls.models(it) }
 
     /** Returns every version in the server's folder, including unavailable ones. */
     public suspend fun index(): List<ModelState> = await { calls.index(it) }
 
     /**
-     * Loads a model, so that its first request need not wait for that.
+     * Loads a model, so that its first request doesn't have to wait.
      *
-     * @param release forget that it is in quarantine
+     * @param release whether to release the model from quarantine
      */
     public suspend fun load(model: String, release: Boolean = false) {
         await<Void?> { calls.load(model, release, it) }

@@ -11,8 +11,9 @@ import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.withContext
 
 /**
- * The steps of one sequence to a model with a memory, made by [CoroutineCalls.sequence]. Send one step after the other,
- * and end it by [use] or [close]. A step that fails once the model has begun ends the sequence: later ones are refused.
+ * A sequence of steps for a stateful model, from [CoroutineCalls.sequence]. Send one step after another, and end the
+ * sequence with [use] or [close]. A step that fails after the model has started ends the sequence: later steps are
+ * rejected.
  */
 public class CoroutineSequence internal constructor(
     private val calls: CoroutineCalls,
@@ -26,7 +27,7 @@ public class CoroutineSequence internal constructor(
     /**
      * Sends the tensors of the next step and returns the outputs.
      *
-     * @param inputs one for each input; those that hold state may be omitted
+     * @param inputs one for each input; inputs for state may be omitted
      * @param options outputs and other options; null for the server's defaults
      */
     public suspend fun infer(vararg inputs: Tensor, options: InferOptions? = null): InferResult =
@@ -46,8 +47,7 @@ public class CoroutineSequence internal constructor(
         }
 
     /**
-     * Ends the sequence, also in a coroutine that was cancelled. The server forgets one that nobody ends some time after
-     * its last step.
+     * Ends the sequence, also in a cancelled coroutine. The server expires a sequence that is not ended.
      */
     public suspend fun close() {
         if (!sent) return
@@ -62,7 +62,7 @@ public class CoroutineSequence internal constructor(
         }
     }
 
-    /** Runs [block] with this sequence and ends it, whatever happens. */
+    /** Runs [block] with this sequence, then ends it, even if [block] throws. */
     public suspend inline fun <R> use(block: (CoroutineSequence) -> R): R =
         try {
             block(this)

@@ -9,7 +9,7 @@ private const val RGBA_BYTES = 4
 /**
  * A picture for a model: encoded, or raw pixels with their description.
  *
- * @property bytes not to be changed before the answer
+ * @property bytes must not change before the answer
  * @property format `nv21` or `rgba`; null when the bytes are an encoded picture, which describes itself
  * @property width pixels; 0 when the bytes are an encoded picture
  * @property height pixels; 0 when the bytes are an encoded picture
@@ -33,7 +33,7 @@ public class Frame private constructor(
         public fun encoded(picture: ByteArray): Frame = Frame(picture, null, 0, 0, 0)
 
         /**
-         * Returns a frame of packed NV21, as the old camera interface gives it.
+         * Returns a frame of packed NV21, as Android's first camera API returns it.
          *
          * @param bytes exactly [Nv21.size] of them
          * @param rotation degrees clockwise that turn the picture upright
@@ -46,13 +46,13 @@ public class Frame private constructor(
 
         /**
          * Copies a frame of three planes, as `YUV_420_888` of Android's `Image` and of CameraX's `ImageProxy` has them.
-         * Buffers are read from their positions and not changed, so the image may be closed at once.
+         * Buffers are read from their positions and not changed; the image may be closed immediately.
          *
          * @param yRowStride bytes from one row of Y to the next
          * @param uvRowStride bytes from one row of U, or V, to the next
          * @param uvPixelStride bytes from one value of U, or V, to the next
          * @param rotation degrees clockwise that turn the picture upright
-         * @throws IllegalArgumentException when a plane has fewer bytes than its strides say
+         * @throws IllegalArgumentException if a plane has fewer bytes than its strides require
          */
         public fun yuv(
             y: ByteBuffer,
@@ -75,7 +75,7 @@ public class Frame private constructor(
          * @param pixels read from its position and not changed
          * @param rowStride bytes from one row to the next
          * @param rotation degrees clockwise that turn the picture upright
-         * @throws IllegalArgumentException when there are fewer bytes than the stride says
+         * @throws IllegalArgumentException if there are fewer bytes than the stride requires
          */
         public fun rgba(pixels: ByteBuffer, rowStride: Int, width: Int, height: Int, rotation: Int = 0): Frame {
             require(width > 0 && height > 0) { "a frame of $width x $height pixels has none" }

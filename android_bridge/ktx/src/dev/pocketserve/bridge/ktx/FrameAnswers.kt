@@ -12,7 +12,7 @@ import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.flow.mapNotNull
 
 /**
- * An answer about a frame.
+ * A frame and its answer.
  *
  * @property frame the frame that was sent
  * @property answer the answer: a [Prediction], or the typed answer of a generated class
@@ -20,10 +20,11 @@ import kotlinx.coroutines.flow.mapNotNull
 public data class FrameAnswer<out A>(public val frame: Frame, public val answer: A)
 
 /**
- * Asks a model about these frames, always the newest, one at a time. While a frame is under way, or its answer is being
- * collected, a newer frame takes the place of the one that waits. Frames are forgotten so without a word.
+ * Sends the newest of these frames to a model, one at a time. While a frame is in progress, or its answer is being
+ * collected, a newer frame silently replaces the waiting one.
  *
- * Cancelling the collector cancels the request. An error ends the flow with [PocketServeException]; `retryWhen` goes on.
+ * Cancelling the collector cancels the request. An error ends the flow with [PocketServeException]; use `retryWhen` to
+ * continue.
  *
  * @param options options of the answer; null for the server's defaults
  */
@@ -39,7 +40,7 @@ public fun Flow<Frame>.answers(
 }
 
 /**
- * Asks about these frames by a generated class, as `answers(server, model)` does by a model's name:
+ * Sends these frames through a generated class, as `answers(server, model)` does with a model's name:
  * `answers(server) { digits.classifyNv21(it.bytes, it.width, it.height, it.rotation) }`.
  *
  * @param ask a blocking call with this client; it runs on a thread of the client
@@ -49,7 +50,7 @@ public fun <A> Flow<Frame>.answers(server: PocketServe, ask: (Frame) -> A): Flow
     return newest { frame -> calls.call { ask(frame) } }
 }
 
-/** A frame that the server dropped for a newer one of its stream has no answer, and that is no error. */
+/** A frame that the server dropped for a newer one has no answer; that is not an error. */
 private fun <A> Flow<Frame>.newest(ask: suspend (Frame) -> A): Flow<FrameAnswer<A>> =
     conflate().mapNotNull { frame ->
         try {
