@@ -30,6 +30,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "benchmarks").rglob("*.md")),
     ROOT / "android_bridge" / "PROTOCOL.md",
+    ROOT / "android_bridge" / "PAIRING.md",
     ROOT / "android_bridge" / "vectors" / "README.md",
 ]
 CARDS = sorted(MODELS.glob("*/README.md"))

@@ -1,6 +1,6 @@
 """Exchange a ten-digit code for the access token: both halves, without sockets.
 
-``docs/pairing.md`` describes the messages. The code is never sent, the token only
+``android_bridge/PAIRING.md`` specifies them. The code is never sent, the token only
 encrypted. An impostor on the server's port gets one guess per attempt.
 """
 
@@ -52,7 +52,7 @@ def clean_code(text: str) -> str:
 class ServerSecret:
     """The numbers derived from a code, computed once.
 
-    ``docs/pairing.md`` explains why all exchanges of a code may share the exponent.
+    ``docs/adr/0009-pairing.md`` explains why all exchanges of a code may share the exponent.
     """
 
     def __init__(self, code: str, salt: bytes, exponent: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Each setting is a field of :class:`Config`: its name, type and default stand in the class, its unit, reason and limits
 in the field's metadata. The command line (``--queue-limit``), the environment (``POCKETSERVE_QUEUE_LIMIT``) and
-``docs/configuration.md`` are all derived from, or checked against, this table. Later sources win: default,
+``docs/generated/settings.md`` are all derived from, or checked against, this table. Later sources win: default,
 environment, command line.
 """
 

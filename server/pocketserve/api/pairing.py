@@ -1,6 +1,6 @@
 """Pairing: an app gets the token for a ten-digit code.
 
-See ``docs/pairing.md``.
+See ``android_bridge/PAIRING.md``.
 """
 
 from __future__ import annotations
