@@ -18,6 +18,7 @@ from pocketserve.terminal.output import (
     print_json,
     print_table,
     print_text,
+    print_wide_table,
     printable,
 )
 from pocketserve.terminal.progress import Progress
@@ -178,7 +179,7 @@ def _plain(conversion: Conversion) -> dict[str, Any]:
 def _print_results(results: _Results, *, debug: bool) -> None:
     rows = [_row(conversion) for conversion in results.conversions]
     if rows:
-        print_table(
+        print_wide_table(
             [
                 "NEW VERSION",
                 "FROM",
