@@ -365,19 +365,7 @@ def _write_decoder(path: Path, weights: Weights, kind: str) -> None:
     """Write a decoder: ``first`` without a past, ``next`` with one, or ``merged``."""
     graph = _Graph(weights)
     has_past = kind != "first"
-    graph.inputs.append(graph.tensor("input_ids", "INT64", ["batch", "length"]))
-    if kind != "next":
-        shape = ["batch", SOURCE_POSITIONS, WIDTH]
-        graph.inputs.append(graph.tensor("encoder_hidden_states", "FLOAT", shape))
-    if kind == "merged":
-        graph.inputs.append(graph.tensor("use_cache_branch", "BOOL", [1]))
-    if has_past:
-        for name in _cache_names():
-            shape = ["batch", HEADS, f"past_{name}", WIDTH // HEADS]
-            graph.inputs.append(graph.tensor(f"past_key_values.{name}", "FLOAT", shape))
-    graph.outputs.append(
-        graph.tensor("logits", "FLOAT", ["batch", "length", VOCABULARY])
-    )
+    _add_decoder_tensors(graph, kind)
     value, mask = _embedded(graph, has_past)
     for layer in range(LAYERS):
         name = f"model.decoder.layers.{layer}"
@@ -393,6 +381,22 @@ def _write_decoder(path: Path, weights: Weights, kind: str) -> None:
     table = graph.weight("model.decoder.embed_tokens.weight", transposed=True)
     graph.op("MatMul", value, table, name="logits")
     graph.save(path)
+
+
+def _add_decoder_tensors(graph: _Graph, kind: str) -> None:
+    graph.inputs.append(graph.tensor("input_ids", "INT64", ["batch", "length"]))
+    if kind != "next":
+        shape = ["batch", SOURCE_POSITIONS, WIDTH]
+        graph.inputs.append(graph.tensor("encoder_hidden_states", "FLOAT", shape))
+    if kind == "merged":
+        graph.inputs.append(graph.tensor("use_cache_branch", "BOOL", [1]))
+    if kind != "first":
+        for name in _cache_names():
+            shape = ["batch", HEADS, f"past_{name}", WIDTH // HEADS]
+            graph.inputs.append(graph.tensor(f"past_key_values.{name}", "FLOAT", shape))
+    graph.outputs.append(
+        graph.tensor("logits", "FLOAT", ["batch", "length", VOCABULARY])
+    )
 
 
 def _cache_names() -> list[str]:

@@ -129,6 +129,25 @@ class _Converter:
         self.weights[target] = self._values[source]
 
 
+def _sizes(converter: _Converter, values: dict[str, Any]) -> dict[str, int]:
+    """Return the numbers of config.json that describe the network."""
+    weights = converter.weights
+    vocabulary, width = weights["model.decoder.embed_tokens.weight"].shape
+    sizes = {
+        "vocab_size": vocabulary,
+        "d_model": width,
+        "num_mel_bins": weights["model.encoder.conv1.weight"].shape[1],
+        "max_source_positions": 1500,
+        "max_target_positions": 448,
+    }
+    for side in ("encoder", "decoder"):
+        inner = weights[f"model.{side}.layers.0.fc1.bias"]
+        sizes[f"{side}_layers"] = converter.layers(side)
+        sizes[f"{side}_attention_heads"] = int(values[f"{side}/num_heads"])
+        sizes[f"{side}_ffn_dim"] = inner.size
+    return sizes
+
+
 def write_public_model(folder: Path) -> Path:
     """Write tiny.en as downloaded from the hub: settings and safetensors."""
     from safetensors.numpy import save_file
@@ -148,17 +167,7 @@ def write_public_model(folder: Path) -> Path:
         "eos_token_id": end,
         "pad_token_id": end,
     }
-    config: dict[str, Any] = {"model_type": "whisper", **tokens}
-    embedded = weights["model.decoder.embed_tokens.weight"]
-    config["vocab_size"], config["d_model"] = embedded.shape
-    config["num_mel_bins"] = weights["model.encoder.conv1.weight"].shape[1]
-    config["max_source_positions"] = 1500
-    config["max_target_positions"] = 448
-    for side in ("encoder", "decoder"):
-        config[f"{side}_layers"] = converter.layers(side)
-        config[f"{side}_attention_heads"] = int(values[f"{side}/num_heads"])
-        inner = weights[f"model.{side}.layers.0.fc1.bias"]
-        config[f"{side}_ffn_dim"] = inner.size
+    config = {"model_type": "whisper", **tokens, **_sizes(converter, values)}
     generation = {
         **tokens,
         "suppress_tokens": settings["suppress_ids"],

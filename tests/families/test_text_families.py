@@ -131,12 +131,10 @@ LONG_QUESTIONS = tuple(
 def pipeline_answers(
     network: Any, tokenizer: Any, question: str, context: str, top_k: int
 ) -> list[dict[str, Any]]:
-    """Return the answers of transformers' pipeline before version 5, which has it no more.
+    """Return the answers of the pipeline that transformers removed in version 5.
 
     Windows and words are the tokenizer's own.
     """
-    import torch
-
     encoded = tokenizer(
         question,
         context,
@@ -147,35 +145,46 @@ def pipeline_answers(
         return_offsets_mapping=True,
     )
     merged: dict[str, dict[str, Any]] = {}
-    takes_types = network.config.model_type not in ("distilbert", "roberta")
-    for number, ids in enumerate(encoded["input_ids"]):
-        inputs = {"input_ids": torch.tensor([ids])}
-        if takes_types:
-            inputs["token_type_ids"] = torch.tensor([encoded["token_type_ids"][number]])
-        with torch.no_grad():
-            output = network(**inputs)
+    for number in range(len(encoded["input_ids"])):
         usable = [part == 1 for part in encoded.sequence_ids(number)]
-        masked = torch.tensor([not flag for flag in usable])
-        masked[0] = False
-        rows = []
-        for logits in (output.start_logits, output.end_logits):
-            row = logits[0].double().masked_fill(masked, -10_000.0).softmax(dim=0)
-            row[0] = 0.0
-            rows.append(row)
-        table = torch.outer(*rows).triu().tril(14).numpy()
-        order = np.argsort(-table, axis=None, kind="stable")[: 2 * top_k + 10]
-        for flat in order:
+        table = span_scores(network, encoded, number, usable)
+        order = np.argsort(-table, axis=None, kind="stable")
+        for flat in order[: 2 * top_k + 10]:
             first, last = np.unravel_index(int(flat), table.shape)
             if not (usable[first] and usable[last]):
                 continue
-            words = [encoded.token_to_word(number, int(at)) for at in (first, last)]
-            start = encoded.word_to_chars(number, words[0], 1).start
-            end = encoded.word_to_chars(number, words[1], 1).end
+            first_word = encoded.token_to_word(number, int(first))
+            last_word = encoded.token_to_word(number, int(last))
+            start = encoded.word_to_chars(number, first_word, 1).start
+            end = encoded.word_to_chars(number, last_word, 1).end
             text = context[start:end]
             entry = {"answer": text, "start": start, "end": end, "score": 0.0}
             entry = merged.setdefault(text.lower(), entry)
             entry["score"] += float(table[first, last])
-    return sorted(merged.values(), key=lambda entry: -entry["score"])[:top_k]
+    ranked = sorted(merged.values(), key=lambda entry: -entry["score"])
+    return ranked[:top_k]
+
+
+def span_scores(
+    network: Any, encoded: Any, number: int, usable: list[bool]
+) -> np.ndarray[Any, Any]:
+    """Return the score of each first and last token of a window."""
+    import torch
+
+    inputs = {"input_ids": torch.tensor([encoded["input_ids"][number]])}
+    if network.config.model_type not in ("distilbert", "roberta"):
+        inputs["token_type_ids"] = torch.tensor([encoded["token_type_ids"][number]])
+    with torch.no_grad():
+        output = network(**inputs)
+    masked = torch.tensor([not flag for flag in usable])
+    masked[0] = False
+    rows = []
+    for logits in (output.start_logits, output.end_logits):
+        row = logits[0].double().masked_fill(masked, -10_000.0).softmax(dim=0)
+        row[0] = 0.0
+        rows.append(row)
+    scores: np.ndarray[Any, Any] = torch.outer(*rows).triu().tril(14).numpy()
+    return scores
 
 
 @pytest.mark.parametrize("name", ANSWERERS)

@@ -895,7 +895,12 @@ def test_a_timm_classifier_answers_as_its_transform(
     for file, row in zip(files, scores, strict=True):
         answer = served.ask(file)
         assert answer["task"] == CLASSIFICATION
-        expected = []
-        for number in np.argsort(-row):
-            expected.append({"label": LABELS[number], "score": float(row[number])})
-        assert_same_scores(answer["predictions"], expected)
+        assert_same_scores(answer["predictions"], ranked_labels(row))
+
+
+def ranked_labels(scores: Any) -> list[dict[str, Any]]:
+    """Return each label with its score, best first."""
+    ranked = []
+    for number in np.argsort(-scores):
+        ranked.append({"label": LABELS[number], "score": float(scores[number])})
+    return ranked

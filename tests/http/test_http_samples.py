@@ -8,11 +8,22 @@ from conftest import MODELS, StartServer
 from places import copy_folder
 
 SAMPLES = "/v2/models/petals/samples/"
+UNLISTED = (
+    "link.txt",
+    "page.html",
+    "folder.txt",
+    "large.txt",
+    "nothing.txt",
+    "..%2Fmodel.toml",
+    "..%2f..%2fsecret.txt",
+    "%00",
+    "row.json%00",
+    "a" * 300,
+)
 
 
-def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -> None:
-    """Links, folders, large files and other types stay private."""
-    models = tmp_path / "models"
+def write_models(models: Path) -> None:
+    """Write petals with files that must stay private, and two models without samples."""
     copy_folder(MODELS / "petals", models / "petals")
     folder = models / "petals" / "samples"
     secret = models / "secret.txt"
@@ -22,11 +33,20 @@ def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -
     (folder / "folder.txt").mkdir()
     (folder / "large.txt").write_bytes(bytes((4 << 20) + 1))
     (folder / "notes.txt").write_text("Ναι", "utf-8")
-    (models / "bare.tflite").write_bytes((folder.parent / "petals.tflite").read_bytes())
+
+    model = folder.parent / "petals.tflite"
+    (models / "bare.tflite").write_bytes(model.read_bytes())
     copy_folder(MODELS / "petals", models / "linked")
-    (models / "linked" / "samples" / "row.json").unlink()
-    (models / "linked" / "samples").rmdir()
-    (models / "linked" / "samples").symlink_to(folder)
+    linked = models / "linked" / "samples"
+    (linked / "row.json").unlink()
+    linked.rmdir()
+    linked.symlink_to(folder)
+
+
+def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -> None:
+    """Links, folders, large files and other types stay private."""
+    models = tmp_path / "models"
+    write_models(models)
     server = new_server(models)
 
     card = server.call("GET", "/v2/models/petals").json()["card"]
@@ -37,11 +57,9 @@ def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -
     notes = server.call("GET", SAMPLES + "notes.txt")
     assert notes.content.decode() == "Ναι"
     for name in ("bare", "linked"):
-        assert "samples" not in server.call("GET", f"/v2/models/{name}").json()["card"]
-    for name in (
-        *("link.txt", "page.html", "folder.txt", "large.txt", "nothing.txt"),
-        *("..%2Fmodel.toml", "..%2f..%2fsecret.txt", "%00", "row.json%00", "a" * 300),
-    ):
+        model = server.call("GET", f"/v2/models/{name}").json()
+        assert "samples" not in model["card"]
+    for name in UNLISTED:
         refused = server.call("GET", SAMPLES + name)
         assert refused.status_code == 404, name
         assert "secret" not in refused.text

@@ -40,53 +40,78 @@ def test_answer_is_on_the_screen(
 ) -> None:
     sound = tmp_path / "tone.wav"
     sound.write_bytes(wav(tone()))
-    with visitor(viewport={"width": size[0], "height": size[1]}) as here:
+    width, height = size
+    with visitor(viewport={"width": width, "height": height}) as here:
         here.enter()
-        here.open_model("digits", "picture")
-        choose(here, SEVEN)
-        here.best("7")
-        see_answer(here)
-        here.open_model("numbers", "picture")
-        choose(here, PAGE)
-        here.page.wait_for_selector(".answer .swatch")
-        see_answer(here)
-        here.open_model("petals")
-        here.page.click("form .primary >> nth=0")
-        here.best("cm")
-        see_answer(here)
-        here.open_model("answers")
-        here.page.fill("[name=question]", "where does anna live?")
-        here.page.fill("[name=context]", "anna lives in oslo. ben lives in rome.")
-        here.page.click("form .primary")
-        here.best("oslo")
-        see_answer(here)
-        here.open_model("phrases", "query")
-        here.page.fill("[name=query]", "switch the lamp on")
-        here.page.fill("[name=texts]", "play a song\nturn on the light")
-        here.page.click("form .primary")
-        here.best("turn on the light")
-        see_answer(here)
-        here.open_model("shelf")
-        here.page.fill("[name=items]", "Wild Herbs\nGrowing Roses")
-        here.page.click("form .primary")
-        see_answer(here)
-        here.open_model("tones", "soundFile")
-        choose(here, sound)
-        here.best("tone")
-        see_answer(here)
-        here.open_model("tones", "microphone")
-        here.page.click("button:text-is('Record')")
-        here.page.wait_for_selector(".tempo:text-is('1 s')")
-        here.page.click("text=Stop and ask")
-        see_answer(here)
-        here.open_model("digits", "drawing")
-        here.page.locator(".pad").click()
-        see_answer(here)
-        here.press("[data-kind=camera]")
-        here.page.click("text=Start the camera")
-        here.best("7")
-        see_answer(here)
-        here.page.click("text=Stop")
+        ask_about_pictures(here)
+        ask_about_values(here)
+        ask_about_texts(here)
+        ask_about_sounds(here, sound)
+        ask_about_drawings(here)
+        ask_about_camera(here)
+
+
+def ask_about_pictures(here: Visit) -> None:
+    here.open_model("digits", "picture")
+    choose(here, SEVEN)
+    here.best("7")
+    see_answer(here)
+    here.open_model("numbers", "picture")
+    choose(here, PAGE)
+    here.page.wait_for_selector(".answer .swatch")
+    see_answer(here)
+
+
+def ask_about_values(here: Visit) -> None:
+    here.open_model("petals")
+    here.page.click("form .primary >> nth=0")
+    here.best("cm")
+    see_answer(here)
+
+
+def ask_about_texts(here: Visit) -> None:
+    here.open_model("answers")
+    here.page.fill("[name=question]", "where does anna live?")
+    here.page.fill("[name=context]", "anna lives in oslo. ben lives in rome.")
+    here.page.click("form .primary")
+    here.best("oslo")
+    see_answer(here)
+    here.open_model("phrases", "query")
+    here.page.fill("[name=query]", "switch the lamp on")
+    here.page.fill("[name=texts]", "play a song\nturn on the light")
+    here.page.click("form .primary")
+    here.best("turn on the light")
+    see_answer(here)
+    here.open_model("shelf")
+    here.page.fill("[name=items]", "Wild Herbs\nGrowing Roses")
+    here.page.click("form .primary")
+    see_answer(here)
+
+
+def ask_about_sounds(here: Visit, sound: Path) -> None:
+    here.open_model("tones", "soundFile")
+    choose(here, sound)
+    here.best("tone")
+    see_answer(here)
+    here.open_model("tones", "microphone")
+    here.page.click("button:text-is('Record')")
+    here.page.wait_for_selector(".tempo:text-is('1 s')")
+    here.page.click("text=Stop and ask")
+    see_answer(here)
+
+
+def ask_about_drawings(here: Visit) -> None:
+    here.open_model("digits", "drawing")
+    here.page.locator(".pad").click()
+    see_answer(here)
+
+
+def ask_about_camera(here: Visit) -> None:
+    here.press("[data-kind=camera]")
+    here.page.click("text=Start the camera")
+    here.best("7")
+    see_answer(here)
+    here.page.click("text=Stop")
 
 
 def test_picture_is_asked_of_the_next_model_and_version(visited: Visit) -> None:

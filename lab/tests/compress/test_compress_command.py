@@ -72,16 +72,19 @@ def test_a_compressed_version_is_served_with_its_accuracy(
     version = scan(models)["digits"].versions[name]
     assert version.problem is None
     assert version.path.stat().st_size == printed["bytes"][1]
-
-    manifest = read_manifest(models / "digits" / "model.toml")
-    provenance = manifest.versions[name].provenance
-    assert provenance["after"] == pytest.approx(printed["after"], rel=1e-5)
-    recipe = {"recipe": "magnitude-pruning", "amount": 0.3, "epochs": 1}
-    assert provenance["options"] == recipe
+    check_provenance(models, name, printed["after"])
 
     picture = str(MODELS / "digits" / "samples" / "7.png")
     local = ["predict", "--local", "digits", *folder, "--version", name]
     assert main([*local, picture]) == 0
+
+
+def check_provenance(models: Path, version: str, accuracy: float) -> None:
+    manifest = read_manifest(models / "digits" / "model.toml")
+    provenance = manifest.versions[version].provenance
+    assert provenance["after"] == pytest.approx(accuracy, rel=1e-5)
+    recipe = {"recipe": "magnitude-pruning", "amount": 0.3, "epochs": 1}
+    assert provenance["options"] == recipe
 
 
 REFUSALS = {
