@@ -152,7 +152,9 @@ class _Parser(argparse.ArgumentParser):
         has_options = " " in options["prog"]
         # The column where texts begin; longer options get a line of their own.
         # Options need a narrow first column on a phone, short command names don't.
-        column = 8 if has_options and width < NARROW else 24
+        column = 24
+        if has_options and width < NARROW:
+            column = 8
         formatter = partial(HelpFormatter, width=width, max_help_position=column)
         super().__init__(
             allow_abbrev=False, **{"formatter_class": formatter, **options}
@@ -240,7 +242,9 @@ def _run(options: argparse.Namespace) -> int:
             raise
         sentence = printable(_sentence(error, getattr(options, "token_file", None)))
         print_text(f"pocketserve: {sentence}", mark="pocketserve:", stream=sys.stderr)
-        return EXIT_USAGE if type(error).__name__ == "ConfigError" else EXIT_FAILED
+        if type(error).__name__ == "ConfigError":
+            return EXIT_USAGE
+        return EXIT_FAILED
 
 
 def _command_first(words: Sequence[str]) -> list[str]:
@@ -322,7 +326,9 @@ def _short_usage(parser: argparse.ArgumentParser) -> str:
     usage = formatter.format_help().strip()
     words = usage.replace(parser.prog, "", 1).replace("%", "%%")
     is_short = len(f"usage: {parser.prog} [options]{words}") <= _width() + 2
-    separator = " " if is_short else BREAK
+    separator = BREAK
+    if is_short:
+        separator = " "
     return f"{parser.prog}{separator}[options]{words}"
 
 
@@ -337,7 +343,9 @@ def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
             option = word.partition("=")[0]
             break
     similar = _similar_options(option, parser)
-    guess = f" (did you mean {' or '.join(similar)}?)" if similar else ""
+    guess = ""
+    if similar:
+        guess = f" (did you mean {' or '.join(similar)}?)"
     return f"{guess}; `{parser.prog} --help` lists what it takes"
 
 
@@ -371,7 +379,9 @@ def _sentence(error: Exception, token_file: Path | None) -> str:
     if type(error).__module__.startswith("pocketserve"):
         return text
     if isinstance(error, OSError) and error.strerror:
-        file = f"{error.filename!r}: " if error.filename is not None else ""
+        file = ""
+        if error.filename is not None:
+            file = f"{error.filename!r}: "
         hint = WAYS_OUT.get(error.errno or 0, "")
         return f"{file}{error.strerror}{hint} (--debug shows where)"
     return f"{type(error).__name__}: {text} (--debug shows where)"
@@ -382,7 +392,9 @@ def _unauthorized(message: str, token_file: Path | None) -> str:
     from pocketserve.terminal.token_file import token_variable_fault
     from pocketserve_client.credentials import find_credentials
 
-    fault = token_variable_fault() if token_file is None else None
+    fault = None
+    if token_file is None:
+        fault = token_variable_fault()
     if fault is not None:
         return fault
     source = find_credentials(None, token_file).source

@@ -151,7 +151,9 @@ def _values(action: argparse.Action) -> Iterable[str]:
     metavar = action.metavar
     if isinstance(metavar, str) and "|" in metavar and metavar.islower():
         return metavar.split("|")  # choices that the settings check
-    return _model_names() if action.dest in MODEL_ARGUMENTS else ()
+    if action.dest in MODEL_ARGUMENTS:
+        return _model_names()
+    return ()
 
 
 def _model_names() -> Iterator[str]:

@@ -94,7 +94,9 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
     outcome = device.run([PROGRAM], BATTERY_TIMEOUT_S)
     reading = read_status(outcome.output)
     if reading is None:
-        fault = "does not answer" if outcome.timed_out else "says nothing of use"
+        fault = "says nothing of use"
+        if outcome.timed_out:
+            fault = "does not answer"
         fix = "install the Termux:API app from where Termux came from, and open it once"
         yield warning("battery", f"{PROGRAM} {fault}", fix)
         return
@@ -103,9 +105,11 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
 
 def _judge_battery(reading: Reading, config: Config | None) -> Iterator[Finding]:
     """Compare a reading with the limits of low-power mode."""
-    low, hot = LOW_PERCENT, HOT_C
+    low = LOW_PERCENT
+    hot = HOT_C
     if config is not None:
-        low, hot = config.low_battery, config.hot_battery
+        low = config.low_battery
+        hot = config.hot_battery
     effect = ""
     if config is None or config.low_power == "auto":
         effect = "; the server uses fewer threads and refuses background requests"
@@ -130,7 +134,9 @@ def _judge_battery(reading: Reading, config: Config | None) -> Iterator[Finding]
 
 def _describe_battery(reading: Reading) -> Finding:
     charge = "?" if reading.charge is None else f"{reading.charge:.0f}"
-    heat = f" and {reading.heat:.0f} °C" if reading.heat else ""
+    heat = ""
+    if reading.heat:
+        heat = f" and {reading.heat:.0f} °C"
     return ok("battery", f"the battery has {charge} %{heat}")
 
 
@@ -140,7 +146,9 @@ def check_phantom_processes(device: Device) -> Iterator[Finding]:
         return
     sdk = device.run(["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S)
     number = sdk.output.strip()
-    api = int(number) if number.isdecimal() and len(number) < 4 else 0
+    api = 0
+    if number.isdecimal() and len(number) < 4:
+        api = int(number)
     if api and api < PHANTOM_API:
         yield ok("processes", "this Android does not limit child processes")
         return
@@ -158,8 +166,12 @@ def _count_processes(device: Device, api: int) -> Finding:
     count = 0  # visible processes: Android hides those of other apps
     for path in (device.root / "proc").iterdir():
         count += path.name.isdigit()
-    fix = PHANTOM_FIX if api != PHANTOM_API else PHANTOM_FIX_12
-    finding = warning if count >= MANY_PROCESSES else ok
+    fix = PHANTOM_FIX_12
+    if api != PHANTOM_API:
+        fix = PHANTOM_FIX
+    finding = ok
+    if count >= MANY_PROCESSES:
+        finding = warning
     return finding(
         "processes",
         f"Termux has {count} processes; Android ends some when all apps together "

@@ -91,7 +91,9 @@ class Device:
 
     def command(self, termux: str, elsewhere: str) -> str:
         """Return the command for Termux, or for other systems."""
-        return termux if self.termux else elsewhere
+        if self.termux:
+            return termux
+        return elsewhere
 
     def run_reporting(
         self, arguments: Sequence[str], timeout: float

@@ -103,7 +103,9 @@ def check_disk(device: Device, config: Config) -> Iterator[Finding]:
     if free >= LITTLE_DISK:
         yield ok("disk", f"{_size(free)} are free in {folder}")
         return
-    fault = problem if free < NO_DISK else warning
+    fault = warning
+    if free < NO_DISK:
+        fault = problem
     yield fault(
         "disk",
         f"only {_size(free)} are free in {folder}",

@@ -92,7 +92,8 @@ def _pillow(device: Device, result: ImportResult) -> Finding:
 def _runtimes(device: Device, results: Mapping[str, ImportResult]) -> Iterator[Finding]:
     absent = []
     for package in FRAMEWORKS:
-        name, result = _top(package), results[package.module]
+        name = _top(package)
+        result = results[package.module]
         if result.installed:
             use = f"runs {package.use}"
             yield _state(device, "runtimes", name, package, result, use)

@@ -145,7 +145,9 @@ def sha256_of(path: Path) -> str:
 
 def read_error(error: OSError) -> ModelLoadError:
     """Return the error for an unreadable file of a model."""
-    name = Path(error.filename).name if error.filename else "one of them"
+    name = "one of them"
+    if error.filename:
+        name = Path(error.filename).name
     return ModelLoadError(
         f"the model's files cannot be read: {name}: {error.strerror or error}"
     )
@@ -153,7 +155,9 @@ def read_error(error: OSError) -> ModelLoadError:
 
 def base_of(version: VersionEntry) -> Path:
     """Return the base folder of a version's file names."""
-    return version.path if version.path.is_dir() else version.path.parent
+    if version.path.is_dir():
+        return version.path
+    return version.path.parent
 
 
 def content_digest(version: VersionEntry) -> str:

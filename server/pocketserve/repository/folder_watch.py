@@ -75,7 +75,9 @@ class FolderWatch:
     """
 
     def __init__(self, root: Path, only: Path | None, read: Callable[[], None]) -> None:
-        self._root, self._only, self._read = root, only, read
+        self._root = root
+        self._only = only
+        self._read = read
         self._reading = threading.Lock()
         self._reading_s = 0.0  # duration of the last reading
         self._is_behind = False  # during a reading, and while the root is missing
@@ -200,7 +202,8 @@ class FolderWatch:
             os.close(self._wake[0])
             self._wake = None
         with self._events:  # no other thread reads from the descriptor
-            descriptor, self._descriptor = self._descriptor, -1
+            descriptor = self._descriptor
+            self._descriptor = -1
         if descriptor >= 0:
             os.close(descriptor)
 

@@ -180,7 +180,8 @@ def _hint(content: bytes, error: str) -> str:
     bare = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([A-Za-z][\w./-]*)\s*(#.*)?", line)
     if bare is None:
         return ""
-    key, word = bare[1], bare[2]
+    key = bare[1]
+    word = bare[2]
     if word in ("True", "False"):
         return f"; write {key} = {word.lower()}"
     return f'; put it in quotes: {key} = "{word}"'
@@ -257,7 +258,8 @@ def _with_sections(manifest: Manifest, pairs: list[tuple[Section, Any]]) -> Mani
 
 
 def _check_default_version(manifest: Manifest, file_name: str) -> None:
-    default, versions = manifest.default_version, manifest.versions
+    default = manifest.default_version
+    versions = manifest.versions
     if default and versions and default not in versions:
         raise ManifestError(
             f"{file_name}: default_version is {default!r}, but [versions] has "

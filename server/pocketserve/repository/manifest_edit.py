@@ -73,7 +73,9 @@ def _current_text(path: Path) -> str:
 def _number(text: str) -> float:
     """Parse a float. All NaNs are one object, so that they are equal."""
     value = float(text)
-    return math.nan if math.isnan(value) else value
+    if math.isnan(value):
+        return math.nan
+    return value
 
 
 def _carried_over(folder: Path) -> str:
@@ -84,7 +86,9 @@ def _carried_over(folder: Path) -> str:
     if not path.exists():
         return ""
     document = _settings_of(read_config(path))
-    return tomlkit.dumps(document) if document else ""
+    if document:
+        return tomlkit.dumps(document)
+    return ""
 
 
 def _settings_of(config: TritonConfig) -> dict[str, object]:
@@ -157,7 +161,9 @@ def _headed(tables: Any) -> Any:
     import tomlkit
     from tomlkit.items import Item
 
-    comment = tables.trivia.comment if isinstance(tables, Item) else ""
+    comment = ""
+    if isinstance(tables, Item):
+        comment = tables.trivia.comment
     headed = tomlkit.table(is_super_table=False if comment else None)
     if comment:
         headed.comment(comment)

@@ -306,11 +306,15 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     if manifest.versions:
         versions = _declared_versions(manifest, folder)
     else:
-        file_name = config.file_name if config is not None else None
+        file_name = None
+        if config is not None:
+            file_name = config.file_name
         versions = _undeclared_versions(folder, file_name)
     if versions:
         entry = _model(folder.name, folder, root, versions, manifest)
-        return entry if config is None else _with_config(entry, config)
+        if config is None:
+            return entry
+        return _with_config(entry, config)
     return _without_versions(folder, manifest if has_manifest else None)
 
 
@@ -323,7 +327,9 @@ def _without_versions(folder: Path, manifest: Manifest | None) -> ModelEntry | N
         )
         return ModelEntry(folder.name, folder, manifest=manifest, problem=problem)
     reason = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
-    return None if reason is None else ModelEntry(folder.name, folder, problem=reason)
+    if reason is None:
+        return None
+    return ModelEntry(folder.name, folder, problem=reason)
 
 
 def _declared_versions(manifest: Manifest, folder: Path) -> dict[str, VersionEntry]:
@@ -448,7 +454,9 @@ def _add_pickles(versions: dict[str, VersionEntry], paths: list[Path]) -> None:
     for path in paths:
         for suffix in PICKLES:
             pickle = path.with_suffix(suffix)
-            reason = advice(pickle.name) if pickle.is_file() else None
+            reason = None
+            if pickle.is_file():
+                reason = advice(pickle.name)
             if reason is not None:
                 name = suffix[1:]
                 entry = VersionEntry(name, FORMATS[-1], pickle, problem=reason[1])
@@ -515,7 +523,9 @@ def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | Non
     problem = None
     if file_name is not None and paths:
         paths, problem = _select(paths, file_name, folder)
-    kind = format_at(paths[0]) if paths else None
+    kind = None
+    if paths:
+        kind = format_at(paths[0])
     if kind is None:
         return None
     if len(paths) > 1:

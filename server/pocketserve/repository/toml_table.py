@@ -124,10 +124,12 @@ class TomlTable:
         def check(value: Any) -> bool:
             return is_contained_name(value) or _is_list(value, str)
 
-        value = self.take(
+        value: str | list[str] | None = self.take(
             key, check, "a list of texts, or a path inside the model's folder"
         )
-        return tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            return tuple(value)
+        return value
 
     def table(self, key: str) -> TomlTable:
         """Return an inner table; an empty one if the key is missing."""
@@ -164,7 +166,8 @@ class TomlTable:
 
     def rest(self) -> dict[str, Any]:
         """Remove and return all unread keys, unchecked."""
-        rest, self._left = self._left, {}
+        rest = self._left
+        self._left = {}
         return rest
 
     def known_keys(self) -> list[str]:

@@ -135,7 +135,8 @@ def _reshape_notes(config: Message) -> list[str]:
 
 
 def _check_backend(config: Message) -> None:
-    backend, platform = _last(config, "backend"), _last(config, "platform")
+    backend = _last(config, "backend")
+    platform = _last(config, "platform")
     if backend == "python":
         raise UnservedError(
             "code for Triton's Python backend is not served; write a model.py or a "
@@ -204,7 +205,10 @@ def _labels(config: Message) -> str | None:
                 "output.label_filename is used for the first output only; "
                 "a model.toml has `labels`"
             )
-    return names[0] if names and is_contained_name(names[0]) else None
+    if not names or not is_contained_name(names[0]):
+        return None
+    first: str = names[0]
+    return first
 
 
 def _policy(message: Message, source: str) -> VersionPolicy:
@@ -250,12 +254,16 @@ def _messages(message: Message, name: str) -> list[Message]:
 
 def _message_of(message: Message, name: str) -> Message:
     value = _last(message, name)
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _number(message: Message, name: str, high: int) -> int | None:
     value = _last(message, name)
-    return None if value is None else _as_number(value, high)
+    if value is None:
+        return None
+    return _as_number(value, high)
 
 
 def _as_number(value: Any, high: int) -> int:

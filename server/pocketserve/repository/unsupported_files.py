@@ -111,7 +111,9 @@ def advice_for_content(path: Path) -> str | None:
     if kind is None or not kind.zipped:
         return None
     words = NOT_MODELS.get(content_of(path) or "")
-    return None if words is None else f"{path.name} {words}"
+    if words is None:
+        return None
+    return f"{path.name} {words}"
 
 
 def advice_for_folder(folder: str, names: Set[str]) -> str | None:
@@ -161,7 +163,8 @@ def file_fault(version: VersionEntry) -> str | None:
     Only its status and first bytes are read. A scan does not cache the result, because
     the file may be fixed at any time.
     """
-    path, kind = version.path, version.format
+    path = version.path
+    kind = version.format
     if kind.marker is not None and path.is_dir():
         path = path / kind.marker
     if path.name == kind.marker and path.is_symlink():

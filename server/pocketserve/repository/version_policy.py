@@ -55,5 +55,9 @@ class VersionPolicy(NamedTuple):
 
 
 def _as_text(versions: Sequence[str]) -> str:
-    noun = "version" if len(versions) == 1 else "versions"
-    return f"{noun} {', '.join(versions)}" if versions else "no version"
+    noun = "versions"
+    if len(versions) == 1:
+        noun = "version"
+    if versions:
+        return f"{noun} {', '.join(versions)}"
+    return "no version"

@@ -91,7 +91,9 @@ class LogFormatter(logging.Formatter):
         if record.exc_info or record.stack_info:
             return "\n    ".join(lines)
         line = "\\n".join(lines)
-        return line if self.columns is None else wrap(line, "", INDENT, self.columns)
+        if self.columns is None:
+            return line
+        return wrap(line, "", INDENT, self.columns)
 
 
 class JsonLogFormatter(logging.Formatter):

@@ -182,7 +182,8 @@ def print_text(
         mark: the beginning of the text, coloured if it is one of :data:`STYLES`.
         stream: standard output by default.
     """
-    stream = sys.stdout if stream is None else stream
+    if stream is None:
+        stream = sys.stdout
     for line in text.splitlines():
         lines = wrap(printable(line), "", indent, _columns(stream))
         _print_painted(_paint(mark, stream) + lines[len(mark) :], stream)
@@ -281,7 +282,9 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print names and non-empty values, one pair a line."""
     width = max((len(name) for name, value in facts if value), default=0) + 2
     has_room = terminal_columns() - width >= LEAST_ROOM
-    indent = " " * width if has_room else INDENT
+    indent = INDENT
+    if has_room:
+        indent = " " * width
     for name, value in facts:
         if value:
             print(wrap(printable(value), printable(name).ljust(width), indent))
@@ -293,7 +296,8 @@ def wrap(text: str, begin: str, indent: str, columns: int | None = None) -> str:
     Args:
         columns: the width; by default the terminal's.
     """
-    columns = terminal_columns() if columns is None else columns
+    if columns is None:
+        columns = terminal_columns()
     if len(begin) + len(text) <= columns:
         return begin + text  # unchanged, with all spaces
     import textwrap  # late: starting a server needs none
@@ -337,7 +341,9 @@ def human_bytes(size: float) -> str:
     """Format a size with a fitting unit, such as ``1.9 MB``."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
-            digits = 0 if unit == "B" else 1
+            digits = 1
+            if unit == "B":
+                digits = 0
             return f"{size:.{digits}f} {unit}"
         size /= 1000
     return f"{size:.1f} GB"

@@ -38,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
         print_text(f"{count} of {len(samples)} digits read correctly over {transport}")
     _chat(models.parent / "tests" / "models" / "chat")
     is_perfect = set(right.values()) == {len(samples)}
-    return 0 if samples and is_perfect else 1
+    if samples and is_perfect:
+        return 0
+    return 1
 
 
 def _ask_server(models: Path, samples: list[Path]) -> dict[str, int]:

@@ -61,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
         _print(findings)
         warnings = sum(finding.level is Level.WARNING for finding in findings)
         print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
-    return 1 if problems else 0
+    if problems:
+        return 1
+    return 0
 
 
 def _document(finding: Finding) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _count(number: int, noun: str) -> str:
-    return plural(number, noun) if number else f"no {noun}s"
+    if number:
+        return plural(number, noun)
+    return f"no {noun}s"
 
 
 def _print(findings: Sequence[Finding]) -> None:

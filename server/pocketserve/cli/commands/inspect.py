@@ -203,7 +203,9 @@ def _label_summary(card: dict[str, Any]) -> str:
 def _print_numbers(inputs: Sequence[dict[str, Any]]) -> None:
     """Print an example of a file of numbers."""
     text = _example_numbers(inputs)
-    remark = " (… is more of the same)" if "…" in text else ""
+    remark = ""
+    if "…" in text:
+        remark = " (… is more of the same)"
     print_text(f"\n{NUMBERS} holds{remark}:")
     print_text(f"  {printable(text)}", indent="  ")
 

@@ -143,7 +143,8 @@ def _print_reasons(entries: Sequence[Mapping[str, Any]]) -> None:
 
 def _reason(entry: Mapping[str, Any]) -> str:
     """Return why a version can't be served."""
-    name, version = entry["name"], entry.get("version", "")
+    name = entry["name"]
+    version = entry.get("version", "")
     reason: str = entry.get("reason", "") or entry["state"].lower()
     return reason.removeprefix(f"failed to load {name!r} version {version!r}: ")
 
@@ -151,7 +152,9 @@ def _reason(entry: Mapping[str, Any]) -> str:
 def _version_label(entry: Mapping[str, Any]) -> str:
     name: str = entry["name"]
     version = entry.get("version", "")
-    return f"{name}/{version}" if version else name
+    if version:
+        return f"{name}/{version}"
+    return name
 
 
 def _print_missing_frameworks(frameworks: Mapping[str, int]) -> None:
@@ -188,7 +191,8 @@ def print_kept(entries: Sequence[Mapping[str, Any]]) -> None:
     for entry in entries:
         reason = entry.get("reason", "")
         if reason.startswith(PENDING):
-            name, version = entry["name"], entry["version"]
+            name = entry["name"]
+            version = entry["version"]
             _print_note("note", f"{name} version {version} is {reason}")
 
 

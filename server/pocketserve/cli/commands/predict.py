@@ -168,7 +168,9 @@ def run(options: argparse.Namespace) -> int:
     run_of_inputs = _InputRun(options, _inputs(options))
     with _open(options) as ask:
         failures = run_of_inputs.answer_all(ask)
-    return EXIT_FAILED if failures else EXIT_DONE
+    if failures:
+        return EXIT_FAILED
+    return EXIT_DONE
 
 
 class _InputRun:
@@ -424,7 +426,9 @@ class _TableWriter:
 
 
 def _csv_cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return value
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, str]:
@@ -517,7 +521,8 @@ def _print_answer(answer: dict[str, Any]) -> None:
 def _print_timing(answer: dict[str, Any]) -> None:
     timing = answer["timing_ms"]
     model = printable(f"{answer['model']}/{answer['version']}")
-    total, infer = sum(timing.values()), timing["infer"]
+    total = sum(timing.values())
+    infer = timing["infer"]
     print()
     print_text(f"{model}: {total:.1f} ms, of which model {infer:.1f} ms")
 
@@ -581,4 +586,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, dict) and set(value) == {"x", "y", "width", "height"}:
         return "{x:.0f},{y:.0f} {width:.0f}x{height:.0f}".format(**value)
     text = str(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    if len(text) <= 120:
+        return text
+    return f"{text[:117]}..."

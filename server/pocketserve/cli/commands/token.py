@@ -83,7 +83,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def _seconds(text: str) -> float:
     """Parse a duration such as ``30d`` to seconds."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
-    seconds = int(match[1]) * UNITS[match[2]] if match else 0
+    seconds = 0
+    if match:
+        seconds = int(match[1]) * UNITS[match[2]]
     if not 0 < seconds <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(
             f"must be a time up to a year, such as 45m, 12h or 30d, not {text!r}"
@@ -163,7 +165,8 @@ def _token_document(token: AppToken) -> dict[str, Any]:
 
 
 def _token_row(token: AppToken, now: float) -> list[str]:
-    created, expires = _time(token.created), _time(token.expires)
+    created = _time(token.created)
+    expires = _time(token.expires)
     return [token.name, created, expires, _state(token, now)]
 
 
@@ -209,7 +212,8 @@ def qr_code(text: str) -> str:
         symbol = segno.make(text, error=error, micro=False)
         symbol.terminal(code, border=4, compact=True)
         printed = code.getvalue()
-        width, columns = printed.index("\n"), terminal_columns()
+        width = printed.index("\n")
+        columns = terminal_columns()
         if width <= columns:
             return printed
     raise CommandError(

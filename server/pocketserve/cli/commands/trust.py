@@ -79,7 +79,9 @@ def run(options: argparse.Namespace) -> int:
         from pocketserve.trust.store import TrustStore  # late, as the service
 
         store = TrustStore(load_config({}).state_dir)
-        return _revoke(store, options) if options.revoke else _list(store, options)
+        if options.revoke:
+            return _revoke(store, options)
+        return _list(store, options)
     if not options.model:
         options.parser.error("name a model, or give --list")
     service, name, version = open_local(options.model, options.models_dir)
@@ -230,7 +232,9 @@ def _print_parts(
         print_text(f"{printable(name)} has no code: there is nothing to trust.")
         return
     for part in parts:
-        state = "asked" if part in missing else "trusted"
+        state = "trusted"
+        if part in missing:
+            state = "asked"
         _print_record(
             f"{part.name}: {state}, {part.digest[:SHOWN_DIGITS]}", part.effect
         )

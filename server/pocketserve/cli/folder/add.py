@@ -140,7 +140,9 @@ def _resolve_source(source: str) -> tuple[str, FetchModel]:
     # Late: files need no network.
     from pocketserve.cli.folder.hub import source_of_page, take_hub
 
-    page = source_of_page(source) if is_address else source
+    if not is_address:
+        return source, take_hub
+    page = source_of_page(source)
     if page is None:
         return source, take_address
     return page, take_hub
@@ -183,7 +185,9 @@ def _staged_entry(stage: Stage, model: FetchedModel) -> ModelEntry:
 
     entry = Models(stage.models).get(model.name)
     if entry is None or not entry.versions:
-        problem = entry.problem if entry is not None else None
+        problem = None
+        if entry is not None:
+            problem = entry.problem
         source = model.provenance["source"]
         raise CommandError(f"{source} is not added: {problem or 'it holds no model'}")
     return entry
@@ -308,7 +312,8 @@ def _example(model: LoadedModel) -> str:
     """
     from pocketserve.api.describe import example_file
 
-    file, specs = example_file(model), model.inputs.specs
+    file = example_file(model)
+    specs = model.inputs.specs
     if file == "text.txt":
         return "'some words'"
     if file not in ("row.json", "input.json") or not specs:

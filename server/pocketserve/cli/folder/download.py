@@ -89,7 +89,9 @@ class Download:
     @property
     def size(self) -> int:
         """Return the bytes that were downloaded so far."""
-        return self.target.stat().st_size if self.target.exists() else 0
+        if self.target.exists():
+            return self.target.stat().st_size
+        return 0
 
     def limit(self, remote: Remote) -> int:
         """Return the greatest size that is accepted."""
@@ -165,7 +167,9 @@ def _fetch(job: Download, progress: Progress) -> Remote:
         FETCH_ERRORS: the connection was cut.
     """
     earlier = _read_note(job.note, job.url)
-    start = job.size if earlier is not None else 0
+    start = 0
+    if earlier is not None:
+        start = job.size
 
     def headers(address: str) -> Mapping[str, str]:
         check_address(address)
@@ -195,7 +199,9 @@ def _check_response(
     job: Download, response: Response, earlier: Remote | None, start: int
 ) -> _ResponseBody:
     """Return the accepted body of a response, and record its file for a retry."""
-    sentence = job.refusal(response) if job.refusal is not None else None
+    sentence = None
+    if job.refusal is not None:
+        sentence = job.refusal(response)
     if sentence is not None:
         raise CommandError(sentence)
     body = _describe_body(response, job.url, earlier)
@@ -267,7 +273,9 @@ def _describe_body(
     if response.status_code == 206:
         return _describe_part(response, url, earlier, Remote(name, None, etag))
     length = headers.get("Content-Length", "")
-    size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
+    size = None
+    if re.fullmatch(r"\d{1,18}", length):
+        size = int(length)
     return _ResponseBody(Remote(name, size, etag), 0)
 
 
@@ -281,7 +289,8 @@ def _describe_part(
             f"{shown_address(url)} cannot be fetched: "
             "the server sends a part that was not requested"
         )
-    start, size = int(part[1]), int(part[2])
+    start = int(part[1])
+    size = int(part[2])
     return _ResponseBody(Remote(file.name, size, earlier.etag), start)
 
 
@@ -290,7 +299,9 @@ def _file_name(disposition: str, url: str) -> str:
     message = Message()
     one_line = disposition[:1000].replace("\r", " ").replace("\n", " ")
     message["Content-Disposition"] = one_line
-    name = message.get_filename() if disposition else None
+    name = None
+    if disposition:
+        name = message.get_filename()
     path = name or unquote(urlsplit(url).path)
     return PurePosixPath(path.replace("\\", "/")).name[:255] or "model"
 

@@ -241,7 +241,9 @@ def _print_manifest(entry: ModelEntry, home: Path, decision: Decision) -> None:
     print(printable(f"{home / FILE_NAME}:\n\n{decision.text}", keep="\n"))
     if home == entry.folder:
         return
-    labels = ", with a copy of the labels" if decision.labels is not None else ""
+    labels = ""
+    if decision.labels is not None:
+        labels = ", with a copy of the labels"
     print_text(
         printable(
             f"The model's file moved into {home}{labels}: "
@@ -294,7 +296,8 @@ def _choose_trial(options: argparse.Namespace, trials: list[SettingsTrial]) -> b
     if not answer.isdecimal() or not 0 < int(answer) <= len(trials):
         return False
     trial = trials[int(answer) - 1]
-    options.pixels, options.color = trial.pixels, trial.color
+    options.pixels = trial.pixels
+    options.color = trial.color
     return True
 
 
@@ -311,7 +314,8 @@ def _change(
     from pocketserve.repository.toml_table import ManifestError
     from pocketserve.runtimes.base import ModelLoadError
 
-    pixels, color = options.pixels or "", options.color or ""
+    pixels = options.pixels or ""
+    color = options.color or ""
     labels = None if options.labels is None else _read_labels(options.labels)
     try:
         changed = changed_entry(entry, home, pixels, color, labels)
@@ -477,7 +481,8 @@ def _labels_beside(facts: ModelFacts) -> Path | None:
     """
     from pocketserve.tasks.vision.image_classification import class_count
 
-    path, classes = facts.entry.folder / "labels.txt", class_count(facts)
+    path = facts.entry.folder / "labels.txt"
+    classes = class_count(facts)
     if facts.entry.folder.name == facts.entry.name or not path.is_file():
         return None
     lines = len(_read_labels(path).decode().rstrip().splitlines())
@@ -496,7 +501,9 @@ def _ask_labels(default: Path | None) -> Path | None:
 
     Without a terminal, return the default.
     """
-    proposal = f"{default}, - for none" if default else "none"
+    proposal = "none"
+    if default:
+        proposal = f"{default}, - for none"
     question = f"File with the names of its classes, one a line [{proposal}]: "
     while True:
         answer = _input(question)
@@ -523,7 +530,8 @@ def _choose(question: str, choices: Mapping[str, str], default: str) -> str:
     """
     if not _can_ask():
         return default
-    names, width = list(choices), max(map(len, choices))
+    names = list(choices)
+    width = max(map(len, choices))
     for number, (name, meaning) in enumerate(choices.items(), 1):
         line = f"{number:3}  {name.ljust(width)}  {meaning}"
         print_text(line.rstrip(), indent=" " * 5)
@@ -539,7 +547,9 @@ def _choose(question: str, choices: Mapping[str, str], default: str) -> str:
 
 def _input(question: str) -> str:
     try:
-        return input(question).strip() if _can_ask() else ""
+        if _can_ask():
+            return input(question).strip()
+        return ""
     except EOFError:
         return ""
 
@@ -561,7 +571,8 @@ def _gives_probabilities(model: LoadedModel) -> bool:
     """Return whether scores are probabilities, as far as known."""
     from pocketserve.tensors import zeros
 
-    inputs, outputs = model.inputs, model.outputs
+    inputs = model.inputs
+    outputs = model.outputs
     try:
         arrays = {own: zeros(spec) for spec, own in inputs.by_name.values()}
         answer = model.sessions[0].run(arrays)
@@ -725,7 +736,9 @@ def _description(name: str, task: Task, is_new: bool) -> str:
     text += f" {task.name}"
     labels: Sequence[str] = getattr(task, "labels", ())
     if labels:
-        more = " …" if len(labels) > 3 else ""
+        more = ""
+        if len(labels) > 3:
+            more = " …"
         listed = f"{label_list(labels[:3])}{more}"
         text += f" with {plural(len(labels), 'label')} ({listed})"
     problem = getattr(task, "problem", "")

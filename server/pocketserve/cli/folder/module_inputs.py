@@ -55,7 +55,8 @@ def declare_inputs(
     is_module = version is not None and version.format.name == "torch"
     if entry.manifest.inputs or not (is_module or options.sample or options.shape):
         return ()
-    shape, datatype = options.shape, "FP32"
+    shape = options.shape
+    datatype = "FP32"
     if options.sample is not None:
         shape, datatype = _sample_shape(options.sample)
     if shape is None:

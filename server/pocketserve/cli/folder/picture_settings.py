@@ -164,7 +164,9 @@ def _numbers(value: Any) -> Any:
     """Convert a manifest's value for options: numbers and lists become tuples."""
     if isinstance(value, str):
         return value
-    return tuple(value) if isinstance(value, list) else (value,)
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,)
 
 
 def _ask(model: LoadedModel, task: Task, photo: bytes) -> Answer:
@@ -185,7 +187,9 @@ def _ask(model: LoadedModel, task: Task, photo: bytes) -> Answer:
             results[spec.name] = outputs[own_name]
         runs.append(results)
     answer = task.answer(runs, AnswerOptions(), prepared.context)
-    return answer.entries if isinstance(answer, ExtendedAnswer) else answer
+    if isinstance(answer, ExtendedAnswer):
+        return answer.entries
+    return answer
 
 
 def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
@@ -193,7 +197,8 @@ def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
     header = ["PIXELS", "COLOR", "ANSWER", "SCORE"]
     rows = []
     for trial in trials:
-        pixels, color = trial.pixels or "as they are", trial.color or "grey"
+        pixels = trial.pixels or "as they are"
+        color = trial.color or "grey"
         score = "" if trial.score is None else f"{trial.score:.4g}"
         rows.append([pixels, color, printable(trial.answer), score])
     if are_numbered:

@@ -121,9 +121,11 @@ def _fresh_host(is_local: bool) -> str:
 
 def open_own_page(config: Config, endpoints: Endpoints) -> None:
     """Open this server's page by a child process."""
-    scheme, address = "http", endpoints.http
+    scheme = "http"
+    address = endpoints.http
     if endpoints.socket is not None:
-        scheme, address = "socket", endpoints.socket
+        scheme = "socket"
+        address = endpoints.socket
     url = f"{scheme}://{address.on_this_device()}"
     command = [sys.executable, "-m", "pocketserve", "open", "--url", url]
     if config.auth:
@@ -142,8 +144,10 @@ def _own_address() -> str | None:
     if server is None or not server.http:
         return None
     http = urlsplit(f"//{server.http}")
-    scheme, port = "http", http.port or HTTP_PORT
+    scheme = "http"
+    port = http.port or HTTP_PORT
     if len(server.ports) > 1:
-        scheme, port = "socket", server.ports[1]
+        scheme = "socket"
+        port = server.ports[1]
     address = Address(http.hostname or LOOPBACK, port)
     return f"{scheme}://{address.on_this_device()}"

@@ -43,7 +43,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     status.add_argument("--json", action="store_true", help="print JSON")
     for action in (install, remove, status):
-        default = "the machine's" if action is install else "all"
+        default = "all"
+        if action is install:
+            default = "the machine's"
         action.add_argument("--kind", choices=KINDS, help=f"which one [{default}]")
     return parser
 
@@ -103,7 +105,9 @@ def _install(supervisor: Supervisor, folder: Path | None) -> None:
     supervisor.before_install()
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = 0o700 if text.startswith("#!") else 0o600
+        mode = 0o600
+        if text.startswith("#!"):
+            mode = 0o700
         replace_file(path, text.encode(), mode)
         print(f"wrote {printable(brief(path))}")
     supervisor.after_change()
@@ -153,7 +157,9 @@ def _show(installed: list[Supervisor], as_json: bool) -> int:
         for supervisor in installed:
             command = dict(supervisor.commands())["read the log"]
             print(printable(f"its log ({supervisor.kind}): {command}"))
-    return 0 if any(state["running"] for state in states) else 1
+    if any(state["running"] for state in states):
+        return 0
+    return 1
 
 
 def _state(supervisor: Supervisor) -> dict[str, str | bool]:
@@ -168,7 +174,9 @@ def _state(supervisor: Supervisor) -> dict[str, str | bool]:
 def _word(value: bool | str) -> str:
     if isinstance(value, str):
         return value
-    return "yes" if value else "no"
+    if value:
+        return "yes"
+    return "no"
 
 
 def _own_files(supervisor: Supervisor) -> list[Path]:

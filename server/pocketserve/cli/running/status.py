@@ -82,7 +82,8 @@ def _show(client: Client, url: str, options: argparse.Namespace) -> None:
 
 def read_server(client: Client, url: str) -> dict[str, Any]:
     """Return figures of the server and its local process."""
-    metadata, versions = client.server_metadata(), client.statistics()
+    metadata = client.server_metadata()
+    versions = client.statistics()
     rows = [_version_figures(entry) for entry in versions]
     return {
         "version": metadata["version"],
@@ -124,9 +125,11 @@ def _version_figures(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(status: Mapping[str, Any]) -> None:
-    uptime, memory = status["uptime_s"], status["memory_bytes"]
+    uptime = status["uptime_s"]
+    memory = status["memory_bytes"]
     low_power = status["low_power"]
-    answered, failed = f"{status['answered']:,}", f"{status['failed']:,}"
+    answered = f"{status['answered']:,}"
+    failed = f"{status['failed']:,}"
     facts = [
         ("server", f"pocketserve {status['version']}"),
         ("address", status["address"]),
@@ -148,7 +151,8 @@ def _print_loaded(versions: Sequence[Mapping[str, Any]]) -> None:
     rows = []
     for row in versions:
         memory = human_bytes(row["memory_bytes"])
-        answered, failed = f"{row['answered']:,}", f"{row['failed']:,}"
+        answered = f"{row['answered']:,}"
+        failed = f"{row['failed']:,}"
         rows.append([row["name"], row["version"], memory, answered, failed])
     print()
     print_table(

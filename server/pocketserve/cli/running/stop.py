@@ -43,7 +43,9 @@ def run(options: argparse.Namespace) -> int:
     url = options.url or os.environ.get("POCKETSERVE_URL")
     server = find_server(url)
     if server is None:
-        at = f" at {url}" if url else ""
+        at = ""
+        if url:
+            at = f" at {url}"
         raise CommandError(
             f"no server with the state folder {load_config({}).state_dir} runs{at}; "
             "start one by `pocketserve serve`, "
@@ -89,7 +91,9 @@ def find_server(url: str | None) -> Run | None:
     if len(servers) > 1:
         listed = ", ".join(f"http://{run.http}" for run in servers)
         raise CommandError(f"{len(servers)} servers run: {listed}; name one with --url")
-    return servers[0] if servers else None
+    if servers:
+        return servers[0]
+    return None
 
 
 def _has_ended(pid: int) -> bool:

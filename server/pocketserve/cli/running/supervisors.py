@@ -122,7 +122,8 @@ class Runit(Supervisor):
         """Return the commands of termux-services, or of plain runit."""
         folder = brief(self.folder)
         if shutil.which("sv-enable") is not None:
-            start, stop = f"sv-enable {APP_NAME}", f"sv-disable {APP_NAME}"
+            start = f"sv-enable {APP_NAME}"
+            stop = f"sv-disable {APP_NAME}"
         else:
             start = f"rm -f {folder}/down; sv up {folder}"
             stop = f"touch {folder}/down; sv down {folder}"
@@ -176,10 +177,8 @@ class TermuxBoot(Supervisor):
     def files(self, folder: Path | None) -> dict[Path, str]:
         """Return the script, which does nothing if termux-services start the server."""
         service = Runit().folder
-        run, down = (
-            shlex.quote(str(service / "run")),
-            shlex.quote(str(service / "down")),
-        )
+        run = shlex.quote(str(service / "run"))
+        down = shlex.quote(str(service / "down"))
         lines = [
             *_wake_lock(),
             f"if [ -e {run} ] && [ ! -e {down} ]; then",
@@ -315,13 +314,17 @@ def start_lines(folder: Path | None) -> Sequence[str]:
 
 
 def _script(*lines: str) -> str:
-    shell = f"{os.environ['PREFIX']}/bin/sh" if in_termux() else "/bin/sh"
+    shell = "/bin/sh"
+    if in_termux():
+        shell = f"{os.environ['PREFIX']}/bin/sh"
     return "\n".join((f"#!{shell}", MARKER, *lines)) + "\n"
 
 
 def _wake_lock() -> Sequence[str]:
     """Return the line that keeps a phone awake."""
-    return ("termux-wake-lock",) if in_termux() else ()
+    if in_termux():
+        return ("termux-wake-lock",)
+    return ()
 
 
 def _unit_word(text: str) -> str:
