@@ -176,7 +176,9 @@ class _Reader:
 
     def _coded_items(self, start: int, end: int) -> set[int]:
         """Return the ids of items that are AV1 streams."""
-        count_bytes = 2 if self._body[start] == 0 else 4
+        count_bytes = 4
+        if self._body[start] == 0:
+            count_bytes = 2
         items: set[int] = set()
         for kind, first, _ in self._children(start + 4 + count_bytes, end):
             if kind == b"infe" and self._body[first] >= 2:
@@ -187,7 +189,9 @@ class _Reader:
 
     def _coded_item(self, first: int) -> Iterator[int]:
         """Yield an item's id if it is an AV1 stream."""
-        id_bytes = 2 if self._body[first] == 2 else 4
+        id_bytes = 4
+        if self._body[first] == 2:
+            id_bytes = 2
         type_at = first + 4 + id_bytes + 2
         if self._bytes(type_at, 4) == b"av01":
             yield self._number(first + 4, id_bytes)
@@ -226,7 +230,9 @@ class _Reader:
         version = self._body[start]
         sizes = self._number(start + 4, 2)
         has_method = version in (1, 2)
-        index_bytes = sizes & 15 if has_method else 0
+        index_bytes = 0
+        if has_method:
+            index_bytes = sizes & 15
         return ItemLayout(
             id_bytes=4 if version == 2 else 2,
             has_method=has_method,
@@ -322,8 +328,10 @@ def _sequence_size(bits: Bits) -> tuple[int, int]:
         bits.read(5)
     else:
         _skip_operating_points(bits)
-    width_bits, height_bits = bits.read(4) + 1, bits.read(4) + 1
-    width, height = bits.read(width_bits) + 1, bits.read(height_bits) + 1
+    width_bits = bits.read(4) + 1
+    height_bits = bits.read(4) + 1
+    width = bits.read(width_bits) + 1
+    height = bits.read(height_bits) + 1
     if is_reduced:
         return width, height
     # A frame's own header may announce any size of this many bits.

@@ -118,7 +118,9 @@ class FlatNode:
     def vector(self, index: int) -> FlatVector | None:
         """Return a vector of numbers or a string, or None."""
         child = self.children.get(index)
-        return child if isinstance(child, FlatVector) else None
+        if isinstance(child, FlatVector):
+            return child
+        return None
 
     def text(self, index: int) -> str:
         """Return a string; empty if missing."""
@@ -130,7 +132,9 @@ class FlatNode:
     def nodes(self, index: int) -> list[FlatNode]:
         """Return a vector's tables, which may be changed; empty if missing."""
         child = self.children.get(index)
-        return child if isinstance(child, list) else []
+        if isinstance(child, list):
+            return child
+        return []
 
     def set_child(self, index: int, child: FlatChild) -> None:
         """Set the target of a field."""
@@ -148,7 +152,9 @@ class FlatNode:
             self.slots[index] = 0
 
     def _slot(self, index: int) -> int:
-        return self.slots[index] if index < len(self.slots) else 0
+        if index < len(self.slots):
+            return self.slots[index]
+        return 0
 
     def _make_slot(self, index: int, size: int) -> int:
         self.slots += [0] * (index + 1 - len(self.slots))
@@ -195,7 +201,8 @@ class _TreeReader:
             return self._nodes[key]
         buffer = self._buffer
         fields = at - buffer.number("i", at)
-        fields_size, size = buffer.number("H", fields), buffer.number("H", fields + 2)
+        fields_size = buffer.number("H", fields)
+        size = buffer.number("H", fields + 2)
         if fields_size < 4 or fields_size % 2 or size < 4:
             raise DamagedFileError("a table's field list has an impossible size")
         slot_bytes = buffer.slice(fields + 4, fields_size - 4)

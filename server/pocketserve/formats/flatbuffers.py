@@ -75,22 +75,30 @@ class FlatTable:
     def integer(self, number: int, code: str, default: int = 0) -> int:
         """Return an integer; ``code`` is a ``struct`` code."""
         at = self._field(number)
-        return default if at is None else self._buffer.number(code, at)
+        if at is None:
+            return default
+        return self._buffer.number(code, at)
 
     def real(self, number: int) -> float:
         """Return a finite 32-bit float."""
         at = self._field(number)
-        return 0.0 if at is None else _floats(self._buffer.slice(at, 4))[0]
+        if at is None:
+            return 0.0
+        return _floats(self._buffer.slice(at, 4))[0]
 
     def choice(self, number: int, names: tuple[str, ...]) -> str:
         """Return an enumeration's name; ``unknown`` for values of newer schemas."""
         value = self.integer(number, "b")
-        return names[value] if 0 <= value < len(names) else "unknown"
+        if 0 <= value < len(names):
+            return names[value]
+        return "unknown"
 
     def table(self, number: int) -> FlatTable | None:
         """Return a table, or None."""
         at = self._field(number)
-        return None if at is None else FlatTable(self._buffer, self._buffer.follow(at))
+        if at is None:
+            return None
+        return FlatTable(self._buffer, self._buffer.follow(at))
 
     def text(self, number: int) -> str:
         """Return a string; empty if missing."""
@@ -147,7 +155,9 @@ class FlatTable:
         if slot >= self._fields_size:
             return None
         offset = self._buffer.number("H", self._fields + slot)
-        return self._at + offset if offset else None
+        if offset:
+            return self._at + offset
+        return None
 
 
 def _floats(raw: bytes) -> tuple[float, ...]:

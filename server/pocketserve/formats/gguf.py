@@ -407,7 +407,9 @@ def _header(values: Mapping[str, Any], parameters: int, file_bytes: int) -> Gguf
 
 def _vocabulary(values: Mapping[str, Any]) -> int:
     tokens = values.get("tokenizer.ggml.tokens")
-    return tokens.length if isinstance(tokens, _Array) else 0
+    if isinstance(tokens, _Array):
+        return tokens.length
+    return 0
 
 
 def _quantisation(values: Mapping[str, Any]) -> str:

@@ -81,7 +81,9 @@ class _YamlReader:
     @property
     def line(self) -> _Line | None:
         """The next line; None at the end."""
-        return self._lines[self._at] if self._at < len(self._lines) else None
+        if self._at < len(self._lines):
+            return self._lines[self._at]
+        return None
 
     def block(self, indent: int, depth: int) -> Any:
         """Read the mapping, list or scalar that begins at this indentation."""
@@ -177,7 +179,9 @@ def _flow_parts(line: _Line, text: str, closing: str) -> list[str]:
     if not inner.endswith(closing) or any(sign in inner[:-1] for sign in "[]{}'\""):
         raise _fault(line)
     inner = inner[:-1].strip()
-    return [part.strip() for part in inner.split(",")] if inner else []
+    if inner:
+        return [part.strip() for part in inner.split(",")]
+    return []
 
 
 def _scalar_value(line: _Line, text: str) -> Any:
@@ -194,7 +198,9 @@ def _scalar_value(line: _Line, text: str) -> Any:
         return _CONSTANTS[text.lower()]
     if _INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
 
 
 def _double_quoted(line: _Line, text: str) -> str:
@@ -208,7 +214,9 @@ def _unescape(match: re.Match[str]) -> str:
     digits = match[1] or match[2] or match[3]
     if digits:
         number = int(digits, 16)
-        return chr(number) if number < 0x110000 else "\N{REPLACEMENT CHARACTER}"
+        if number < 0x110000:
+            return chr(number)
+        return "\N{REPLACEMENT CHARACTER}"
     return _ESCAPED.get(match[4], match[4])
 
 

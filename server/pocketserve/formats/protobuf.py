@@ -93,7 +93,8 @@ class ProtobufReader(BoundedReader):
     def _field(self, at: int, end: int) -> tuple[int, int, int, int]:
         self.pay(1)
         tag, at = self._varint(at, end)
-        number, wire_type = tag >> 3, tag & 7
+        number = tag >> 3
+        wire_type = tag & 7
         if number == 0 or tag > 0xFFFFFFFF:  # other readers disagree about these
             raise DamagedFileError("a field has an impossible number")
         if wire_type == 0:
@@ -102,7 +103,9 @@ class ProtobufReader(BoundedReader):
         if wire_type == 2:
             size, at = self._varint(at, end)
         elif wire_type in (1, 5):
-            size = 8 if wire_type == 1 else 4
+            size = 4
+            if wire_type == 1:
+                size = 8
         else:  # no format here uses groups
             raise DamagedFileError(f"a field has the wire type {wire_type}")
         if at + size > end:

@@ -72,7 +72,9 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
         count, size, start, end = _directory(file)
         if count > MAX_ENTRIES or size > MAX_DIRECTORY_BYTES:
             raise BadZipError(f"its directory claims {count} entries in {size} bytes")
-        shift = max(0, end - size - start) if appended else 0
+        shift = 0
+        if appended:
+            shift = max(0, end - size - start)
         file.seek(start + shift)
         for _ in range(count):
             member, used = _entry(file, size)
@@ -130,7 +132,9 @@ def _unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
     """Yield the unpacked data in bounded pieces."""
     import zlib
 
-    unpack = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == _DEFLATED else None
+    unpack = None
+    if member.method == _DEFLATED:
+        unpack = zlib.decompressobj(-zlib.MAX_WBITS)
     for start in range(0, member.packed, _PIECE):
         packed = _exactly(file, min(_PIECE, member.packed - start))
         if unpack is None:
@@ -172,7 +176,9 @@ def _marker(name: str) -> str:
     for folder in _FOLDERS:
         if name.startswith(folder):
             return folder
-    return name if name in _FILES else ""
+    if name in _FILES:
+        return name
+    return ""
 
 
 def _directory(file: BinaryIO) -> tuple[int, int, int, int]:
@@ -241,7 +247,9 @@ def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, 
 
 
 def _replace_ones(value: int, wide: Iterator[int]) -> int:
-    return next(wide, value) if value == 0xFFFFFFFF else value
+    if value == 0xFFFFFFFF:
+        return next(wide, value)
+    return value
 
 
 def _exactly(file: BinaryIO, count: int) -> bytes:

@@ -66,4 +66,6 @@ def engine_advice(*words: object) -> str | None:
 def engine_note(*words: object) -> str:
     """Return the advice as the end of a sentence, or an empty text."""
     advice = engine_advice(*words)
-    return f"; {advice}" if advice is not None else ""
+    if advice is not None:
+        return f"; {advice}"
+    return ""

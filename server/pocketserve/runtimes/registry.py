@@ -157,7 +157,9 @@ def format_of_content(path: Path) -> ModelFormat | None:
     if _begins_like_onnx(head):
         return format_named("onnx")
     content = content_of(path)
-    return format_named(content) if content in SURE_CONTENTS else None
+    if content in SURE_CONTENTS:
+        return format_named(content)
+    return None
 
 
 def _begins_like_onnx(head: bytes) -> bool:

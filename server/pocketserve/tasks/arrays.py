@@ -86,14 +86,17 @@ class _NpyHeader(NamedTuple):
 
 def _npy_header(body: memoryview) -> _NpyHeader:
     version = bytes(body[6:8])
-    start = 10 if version == b"\1\0" else 12
+    start = 12
+    if version == b"\1\0":
+        start = 10
     end = start + int.from_bytes(body[8:start], "little")
     match = None
     if end - start <= MAX_NPY_HEADER:
         match = re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
     if version not in (b"\1\0", b"\2\0", b"\3\0") or match is None:
         raise ValueError("its header is damaged, or it is not a plain array")
-    keys, values = match.groups()[::2], match.groups()[1::2]
+    keys = match.groups()[::2]
+    values = match.groups()[1::2]
     entries = dict(zip(keys, values, strict=True))
     dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
     sizes = entries[b"shape"][1:-1].split(b",")
@@ -130,7 +133,9 @@ def fit_values(values: Any, spec: TensorSpec) -> Array:
     owner = f"input {spec.name!r}"
     sent, flat = nested(values, owner)
     datatype = DATATYPES["FP32" if spec.quantization else spec.datatype]
-    shape = fit_shape(sent, spec) if flat else None
+    shape = None
+    if flat:
+        shape = fit_shape(sent, spec)
     if shape is None:
         is_list = isinstance(values, list)
         received = f"JSON of shape {list(sent)}" if is_list else json_type(values)
@@ -160,7 +165,9 @@ def constant(value: Any, spec: TensorSpec) -> Array:
 
 
 def _stored(array: Array, spec: TensorSpec) -> Array:
-    return quantize(array, spec) if spec.quantization is not None else array
+    if spec.quantization is not None:
+        return quantize(array, spec)
+    return array
 
 
 def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array:
@@ -272,7 +279,9 @@ def _same_meaning(
 
 
 def _misfit(spec: TensorSpec, received: str) -> ApiError:
-    also = " or FP32" if spec.quantization else ""
+    also = ""
+    if spec.quantization:
+        also = " or FP32"
     return invalid_input(
         f"input {spec.name!r}: expected {spec.datatype}{also} {list(spec.shape)}, got {received}"
     )

@@ -66,12 +66,10 @@ class cancellation_scope:
 
     def __enter__(self) -> None:
         self._before = _scope.check, _scope.budget, _scope.waits, _scope.reservation
-        _scope.check, _scope.budget, _scope.waits, _scope.reservation = (
-            self._check,
-            self._budget,
-            self._waits,
-            None,
-        )
+        _scope.check = self._check
+        _scope.budget = self._budget
+        _scope.waits = self._waits
+        _scope.reservation = None
 
     def __exit__(self, *raised: object) -> None:
         reservation = _scope.reservation

@@ -57,7 +57,9 @@ class Labels(NamedTuple):
         if language is None or not self.translations:
             return self.names
         best = min(self.translations, key=lambda tag: _distance(tag, language))
-        return self.translations[best] if _distance(best, language) <= 1 else self.names
+        if _distance(best, language) <= 1:
+            return self.translations[best]
+        return self.names
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
@@ -143,7 +145,9 @@ def _fitted(facts: ModelFacts, name: str, parsed: LabelFile) -> Sequence[str]:
     begins_at_one = len(names) > 0 and not names[0].strip()
     if begins_at_one and name.endswith(".pbtxt"):
         is_operator = facts.version.format.name == "tflite" and len(facts.outputs) == 4
-        return names[1:] if is_operator else fit_to_classes(names, count)
+        if is_operator:
+            return names[1:]
+        return fit_to_classes(names, count)
     if begins_at_one and count < 1 and not _may_name_no_class_zero(facts, len(names)):
         return names[1:]
     return fit_to_classes(names, count)
@@ -154,7 +158,8 @@ def _may_name_no_class_zero(facts: ModelFacts, names: int) -> bool:
 
     It may be padding or background, or the names fit the outputs.
     """
-    manifest, outputs = facts.manifest, facts.outputs
+    manifest = facts.manifest
+    outputs = facts.outputs
     if manifest.task in _TASKS_WITH_NAMELESS_ZERO:
         return True
     for options in manifest.sections.values():
@@ -164,7 +169,10 @@ def _may_name_no_class_zero(facts: ModelFacts, names: int) -> bool:
         len(outputs[0].shape) == 4 or _is_integer_map(outputs[0])
     ):
         return True
-    columns = {output.shape[-1] for output in outputs if len(output.shape) == 3}
+    columns = set()
+    for output in outputs:
+        if len(output.shape) == 3:
+            columns.add(output.shape[-1])
     # DETR has a last class "no object".
     return not columns.isdisjoint({names, names + 1} - _BOX_COLUMNS)
 
@@ -178,7 +186,9 @@ def _class_count(facts: ModelFacts) -> int:
     if len(facts.outputs) != 1:
         return 0
     shape = facts.outputs[0].shape
-    return shape[-1] if len(shape) in (1, 2) else 0
+    if len(shape) in (1, 2):
+        return shape[-1]
+    return 0
 
 
 def _checked(content: bytes) -> bytes:
@@ -242,7 +252,9 @@ def _read_labels(
 
 def label_of(labels: Sequence[str], index: int) -> str:
     """Return a class's name, or its number without a name."""
-    name = labels[index].strip() if 0 <= index < len(labels) else ""
+    name = ""
+    if 0 <= index < len(labels):
+        name = labels[index].strip()
     return name or str(index)
 
 
@@ -270,7 +282,9 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
     # Blank labels at the end may be classes without a name, or none.
     if classes + offset in (len(labels.names), count) or not count or classes <= 1:
         return ""
-    shifted = f" with label_offset = {offset}" if offset else ""
+    shifted = ""
+    if offset:
+        shifted = f" with label_offset = {offset}"
     return (
         f"the model has {plural(count, 'label')} for {classes:,} classes{shifted}, so that names are missing or stand "
         "for other classes: complete the labels, or set [classification] label_offset in model.toml"
@@ -337,7 +351,9 @@ def _distance(locale: str, language: str | None) -> int:
         return 0
     if want and have.split("-")[0] == want.split("-")[0]:
         return 1
-    return 3 if have else 2
+    if have:
+        return 3
+    return 2
 
 
 def _of_config(facts: ModelFacts) -> list[str]:

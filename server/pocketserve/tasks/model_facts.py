@@ -107,7 +107,9 @@ class ModelFacts:
         """Return a classifier's outputs in the graph, by name; empty without any."""
         read = self.version.format.class_outputs
         try:
-            return {} if read is None else read(self.opened or self.version.path)
+            if read is None:
+                return {}
+            return read(self.opened or self.version.path)
         except DamagedFileError:
             return {}  # the model runs without names of classes
 
@@ -252,7 +254,9 @@ def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec
     matches = exact[:1] or [spec for spec in specs if name in spec.aliases]
     if len(matches) == 1:
         return matches[0]
-    fault = ", another name of several" if matches else ""
+    fault = ""
+    if matches:
+        fault = ", another name of several"
     raise ModelLoadError(
         f"model.toml: {key} names {name!r}{fault}; the model has {', '.join(repr(spec.name) for spec in specs)}"
     )
@@ -276,6 +280,8 @@ def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
 def literal(text: str) -> Any:
     """Parse Python's notation, such as ``[640, 640]``; None for anything else."""
     try:
-        return ast.literal_eval(text) if len(text) <= MAX_LITERAL else None
+        if len(text) <= MAX_LITERAL:
+            return ast.literal_eval(text)
+        return None
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None

@@ -38,7 +38,8 @@ class Parameter(NamedTuple):
             fits = self.low <= value <= self.high
             if fits and self.kind == "integer":
                 fits = value.is_integer()
-                value = int(value) if fits else value
+                if fits:
+                    value = int(value)
         if not fits or (self.choices and value not in self.choices):
             text = f"parameter {self.name} must be {self._expected()}"
             raise invalid_parameter(text, self.name)
@@ -72,7 +73,9 @@ class Parameter(NamedTuple):
             return f"one of {', '.join(map(str, self.choices))}"
         if self.kind == "string":
             return f"a text of at most {self.longest} characters"
-        number = "a whole number" if self.kind == "integer" else "a number"
+        number = "a number"
+        if self.kind == "integer":
+            number = "a whole number"
         if math.isfinite(self.high):
             number += f" from {self.low:g} to {self.high:g}"
         return number

@@ -71,7 +71,9 @@ class Ranking(NamedTuple):
     @property
     def problem(self) -> str:
         """Return the labels' fault; empty if there is none."""
-        classes = self.spec.shape[-1] if self.spec.shape else 1
+        classes = 1
+        if self.spec.shape:
+            classes = self.spec.shape[-1]
         return mismatch(self.labels, classes, self.options.label_offset)
 
     @property
@@ -92,7 +94,9 @@ class Ranking(NamedTuple):
         One number for two labels is the probability of the second.
         """
         values = real_values(array, self.spec)
-        classes = values.shape[-1] if values.ndim else 1
+        classes = 1
+        if values.ndim:
+            classes = values.shape[-1]
         rows = values.reshape(-1, classes) if values.size else np.zeros((0, classes))
         rows = activate(rows.astype(np.float64), self.options.activation)
         if classes == 1 and len(self.labels.names) == 2:
@@ -118,7 +122,8 @@ class Ranking(NamedTuple):
         top_k = TOP_K if options.top_k is None else options.top_k
         entries = []
         for number in np.argsort(-row, kind="stable")[:top_k]:
-            index, score = int(number), float(row[number])
+            index = int(number)
+            score = float(row[number])
             if score >= floor and np.isfinite(score):
                 label = label_of(names, index + shift)
                 entries.append({**more, "label": label, "index": index, "score": score})
@@ -147,7 +152,9 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
 
 def _names_in_graph(facts: ModelFacts, spec: TensorSpec) -> Sequence[str]:
     """Return the graph's class names of an output's columns; empty without any."""
-    columns = spec.shape[-1] if spec.shape else 1
+    columns = 1
+    if spec.shape:
+        columns = spec.shape[-1]
     for name in (spec.name, *spec.aliases, *facts.class_outputs):
         graph_output = facts.class_outputs.get(name)
         if graph_output is None or len(graph_output.targets) != 1:
@@ -202,7 +209,9 @@ def keys_of(facts: ModelFacts, name: str) -> str:
     keys = "class_labels"
     if name.endswith(".values"):
         keys = name.removesuffix(".values") + ".keys"
-    return keys if any(spec.name == keys for spec in facts.outputs) else ""
+    if any(spec.name == keys for spec in facts.outputs):
+        return keys
+    return ""
 
 
 def _options(
@@ -212,7 +221,9 @@ def _options(
     options = facts.manifest.section(ClassificationOptions)
     if options.activation is not None:
         return options
-    classes = spec.shape[-1] if spec.shape and not spec.open else -1
+    classes = -1
+    if spec.shape and not spec.open:
+        classes = spec.shape[-1]
     if classes <= 0:
         classes = labels
     activation = configured_activation(facts, task, classes)

@@ -67,18 +67,18 @@ def real_values(array: Array, spec: TensorSpec) -> Array:
 
     Other outputs are returned unchanged.
     """
-    return (
-        dequantize(array, spec)
-        if spec.quantization is not None and array.dtype.kind in "iu"
-        else array
-    )
+    if spec.quantization is not None and array.dtype.kind in "iu":
+        return dequantize(array, spec)
+    return array
 
 
 def activate(scores: Array, activation: str | None) -> Array:
     """Convert logits to probabilities; ``none`` and None change nothing."""
     if activation == "sigmoid":
         return sigmoid(scores)
-    return softmax(scores) if activation == "softmax" else scores
+    if activation == "softmax":
+        return softmax(scores)
+    return scores
 
 
 def sigmoid(values: Array) -> Array:
@@ -130,11 +130,9 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
         return None
     try:
         text = facts.associated_files([name], MAX_BYTES)[0].decode("utf-8")
-        return (
-            Calibration(_parse(text), unit.transformation, unit.default_score)
-            if text
-            else None
-        )
+        if text:
+            return Calibration(_parse(text), unit.transformation, unit.default_score)
+        return None
     except (DamagedFileError, ValueError):
         return (
             None  # uncalibrated scores are better than none; `inspect` names the files

@@ -135,11 +135,10 @@ class Tensors:
         unknown = [
             f"unknown input {name!r}" for name in values if name not in self._specs
         ]
-        missing = [
-            f"input {spec.name!r} is missing"
-            for spec in self._required
-            if spec.name not in values
-        ]
+        missing = []
+        for spec in self._required:
+            if spec.name not in values:
+                missing.append(f"input {spec.name!r} is missing")
         if faults := unknown + missing:
             raise invalid_input(
                 f"{faults[0]}; the model takes {', '.join(map(repr, self._specs))}"

@@ -292,7 +292,9 @@ def _values(plan: FlatTable, field: int) -> list[_Value]:
     """
     values = []
     for index in plan.integers(field, "i"):
-        entry = plan.element(2, index) if index >= 0 else None
+        entry = None
+        if index >= 0:
+            entry = plan.element(2, index)
         if entry is None:
             raise DamagedFileError("an input or output is not there")
         values.append(_value(entry))

@@ -219,7 +219,9 @@ class _ModelWalk:
         elements = math.prod(dims) if len(dims) <= _MAX_RANK else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS:
             raise DamagedFileError("a tensor has an impossible shape")
-        bits = _BITS.get(types[-1], 0) if types else 0
+        bits = 0
+        if types:
+            bits = _BITS.get(types[-1], 0)
         return (elements * bits + 7) // 8
 
     def _unranked(self, graph: Span) -> Iterator[str]:

@@ -129,13 +129,17 @@ class _ClassGraph:
         kind = self._kind(span)
         if kind in _CLASSIFIERS and kind != "ZipMap" and position == 0:
             names = self._class_attribute(span)
-            return ClassOutput((names,)) if names else None
+            if names:
+                return ClassOutput((names,))
+            return None
         if kind in ("ArgMax", "ArgMin"):
             return ClassOutput(((),), lowest_wins=kind == "ArgMin")
         inputs = self._reader.texts(span, 1)
         if kind in ("ArrayFeatureExtractor", "Gather") and len(inputs) == 2:
             names = self._constant(inputs[0])
-            return ClassOutput((names,)) if len(names) > 1 else None
+            if len(names) > 1:
+                return ClassOutput((names,))
+            return None
         if kind == "Concat":
             return self._of_several_targets(inputs)
         if not inputs:
@@ -168,7 +172,9 @@ class _ClassGraph:
             if len(targets) + len(classes.targets) > MAX_TARGETS:
                 return None
             targets += classes.targets
-        return ClassOutput(tuple(targets)) if targets else None
+        if targets:
+            return ClassOutput(tuple(targets))
+        return None
 
     def _columns(self, name: str) -> Names:
         """Return the names of score columns; empty if unknown."""

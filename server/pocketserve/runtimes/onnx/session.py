@@ -301,7 +301,9 @@ def _copied(value: Any) -> Array:
         return np.array(value.numpy())
     shape = tuple(value.shape())
     size = math.prod(shape) * 2
-    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    raw = b""
+    if size:
+        raw = ctypes.string_at(value.data_ptr(), size)
     return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(shape)
 
 

@@ -116,7 +116,9 @@ class MapOutput(NamedTuple):
         """Convert a run's map or maps to ``NAME.keys`` and ``NAME.values``."""
         keys, values = self.specs
         is_single = isinstance(value, Mapping)
-        rows = [value] if is_single else value
+        rows = value
+        if is_single:
+            rows = [value]
         unique = dict.fromkeys(itertools.chain.from_iterable(rows))
         names = list(unique or self.keys)
         cells = []

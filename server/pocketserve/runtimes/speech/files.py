@@ -48,7 +48,9 @@ def config_file(weights: Path) -> list[str]:
 def model_type(folder: Path) -> str:
     """Return the ``model_type`` of a folder's ``config.json``; empty if unknown."""
     kind = (read_model_config(folder) or {}).get("model_type")
-    return kind if isinstance(kind, str) else ""
+    if isinstance(kind, str):
+        return kind
+    return ""
 
 
 def read_model_config(folder: Path) -> dict[str, Any] | None:
@@ -60,7 +62,9 @@ def read_model_config(folder: Path) -> dict[str, Any] | None:
         content: Any = json.loads(read_plain(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) else None
+    if isinstance(content, dict):
+        return content
+    return None
 
 
 def decoder_names(encoder: Path) -> tuple[str, ...]:

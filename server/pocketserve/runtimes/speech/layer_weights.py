@@ -56,7 +56,9 @@ def read_shape(config: Mapping[str, Any]) -> WhisperShape:
     sizes = []
     for key in _KEYS:
         value = config.get(key)
-        limit = MAX_LAYERS if key.endswith("_layers") else MAX_SIZE
+        limit = MAX_SIZE
+        if key.endswith("_layers"):
+            limit = MAX_LAYERS
         if type(value) is not int or not 0 < value <= limit:
             raise _fault(f"{key} is not a whole number from 1 to {limit}")
         sizes.append(value)

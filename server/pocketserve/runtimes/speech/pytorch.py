@@ -170,7 +170,9 @@ class WhisperTorchSession:
             value = value + places[cache.length : end]
             layers = []
             for layer in range(self._shape.decoder_layers):
-                past = cache.tokens[layer] if cache.tokens else None
+                past = None
+                if cache.tokens:
+                    past = cache.tokens[layer]
                 name = f"{DECODER}.layers.{layer}"
                 value, own = self._decode(value, name, past, cache.encoder[layer])
                 layers.append(own)

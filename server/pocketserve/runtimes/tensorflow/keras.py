@@ -204,7 +204,9 @@ def _check_archive(path: Path) -> str:
         raise ModelLoadError(
             f"{path.name} is no whole Keras archive ({common.error_text(error)}); copy or save the model again"
         ) from error
-    return str(metadata.get("keras_version", "")) if isinstance(metadata, dict) else ""
+    if isinstance(metadata, dict):
+        return str(metadata.get("keras_version", ""))
+    return ""
 
 
 _UNKNOWN_CLASS = re.compile(

@@ -50,4 +50,6 @@ def _output_of(keras: Any, layer: Any) -> list[Any]:
         output = layer.output
     except (AttributeError, ValueError):
         return []
-    return [output] if hasattr(output, "shape") and "float" in str(output.dtype) else []
+    if hasattr(output, "shape") and "float" in str(output.dtype):
+        return [output]
+    return []

@@ -250,7 +250,9 @@ def _default_entry(
     If there is no clear choice, it rejects all requests.
     """
     entries, names = model.entries, ", ".join(model.entries) or "none"
-    name = _DEFAULT_SIGNATURE if signature is None else signature
+    name = signature
+    if signature is None:
+        name = _DEFAULT_SIGNATURE
     if name in entries:
         return entries[name]
     if name in model.problems:

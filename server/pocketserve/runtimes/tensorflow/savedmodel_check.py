@@ -111,7 +111,9 @@ def _check_shards(folder: Path) -> None:
     counts = set()
     for path in folder.glob("variables.data-*-of-*"):
         counts.add(path.name.rpartition("-of-")[2])
-    count = counts.pop() if len(counts) == 1 else "00001"
+    count = "00001"
+    if len(counts) == 1:
+        count = counts.pop()
     is_number = count.isdecimal() and len(count) == 5
     for number in range(int(count) if is_number else 1):
         name = f"variables.data-{number:05}-of-{count}"
@@ -346,4 +348,6 @@ class _Paths:
 
 def _tensor(name: str) -> str:
     """Return the full spelling of a tensor of the main graph."""
-    return name if ":" in name or name.startswith("^") else f"{name}:0"
+    if ":" in name or name.startswith("^"):
+        return name
+    return f"{name}:0"

@@ -97,7 +97,9 @@ def read_meta_graphs(folder: Path) -> list[MetaGraph]:
 
 
 def _last(texts: list[str]) -> str:
-    return texts[-1] if texts else ""
+    if texts:
+        return texts[-1]
+    return ""
 
 
 def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:

@@ -82,7 +82,9 @@ def _signature(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if not signature:
         metadata = document.get("userDefinedMetadata") or {}
         signature = metadata.get("signature")
-    return signature if isinstance(signature, dict) else {}
+    if isinstance(signature, dict):
+        return signature
+    return {}
 
 
 def _has_stateful_layer(topology: Any) -> bool:

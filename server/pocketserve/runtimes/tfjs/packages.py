@@ -24,7 +24,9 @@ def missing() -> str | None:
         find_modules()
     except RuntimeMissingError as error:
         return str(error)
-    return None if shutil.which("node") else NO_NODE
+    if shutil.which("node"):
+        return None
+    return NO_NODE
 
 
 def tfjs_devices(options: Options) -> dict[str, Options]:

@@ -78,7 +78,9 @@ class Worker:
     def pid(self) -> int | None:
         """The process's number, where one runs."""
         child = self._child
-        return child.pid if child is not None else None
+        if child is not None:
+            return child.pid
+        return None
 
     def register(self) -> str:
         """Reserve the process for a session; return the session's name in it."""
@@ -128,7 +130,8 @@ class Worker:
             raise
 
     def _start(self, threads: int) -> _NodeProcess:
-        modules, node = find_modules(self._modules), shutil.which(self._node)
+        modules = find_modules(self._modules)
+        node = shutil.which(self._node)
         if node is None:
             raise RuntimeMissingError(NO_NODE)
         script = str(Path(__file__).with_name("worker.js"))
@@ -148,7 +151,8 @@ class Worker:
         return child
 
     def _end(self) -> None:
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         if child is not None:
             child.end()
 
@@ -173,7 +177,8 @@ class _NodeProcess:
             # finish. A trial is ended with all processes of its session.
             own_session=TRIAL_VARIABLE not in os.environ,
         )
-        stdin, stdout = self._child.process.stdin, self._child.process.stdout
+        stdin = self._child.process.stdin
+        stdout = self._child.process.stdout
         assert stdin is not None
         assert stdout is not None
         self._pipe = FramePipe(
@@ -183,7 +188,9 @@ class _NodeProcess:
     @property
     def pid(self) -> int | None:
         """The process's number, as long as it runs."""
-        return self._child.pid if self._child.is_running else None
+        if self._child.is_running:
+            return self._child.pid
+        return None
 
     def exchange(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], timeout_s: float
@@ -225,7 +232,9 @@ class _NodeProcess:
             "closed its output" if code is None else f"ended with {describe_end(code)}"
         )
         line = self._log.last_line(STDERR_BYTES)
-        complaint = f" ({excerpt(line, 200)})" if line else ""
+        complaint = ""
+        if line:
+            complaint = f" ({excerpt(line, 200)})"
         return WorkerError(
             f"the Node process {ending} while it worked on this request{complaint}"
         )

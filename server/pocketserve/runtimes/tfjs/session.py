@@ -255,7 +255,9 @@ def _run_error(answer: Mapping[str, Any]) -> Exception:
         return RuntimeError(
             f'{text}; set backend = "cpu" for this version in model.toml'
         )
-    return ValueError(text) if answer.get("input") else RuntimeError(text)
+    if answer.get("input"):
+        return ValueError(text)
+    return RuntimeError(text)
 
 
 def _read_arrays(entries: Sequence[Mapping[str, Any]], data: bytearray) -> list[Array]:

@@ -50,7 +50,9 @@ def input_specs(
     specs = []
     for entry in entries:
         name = str(entry["name"])
-        tensor = f"{name}:0" if files.graph else name
+        tensor = name
+        if files.graph:
+            tensor = f"{name}:0"
         aliases = _aliases(name, keys.get(name, name), tensor)
         specs.append(_input_spec(entry, aliases, files.title))
     return specs

@@ -222,7 +222,9 @@ class DelegatedPart(NamedTuple):
             return f"{self.name} (not confirmed), cpu"
         if not self.nodes or self.is_lost(interpreter):
             return "cpu"
-        return self.name if self.whole else f"{self.name}, cpu"
+        if self.whole:
+            return self.name
+        return f"{self.name}, cpu"
 
     def is_lost(self, interpreter: Any) -> bool:
         """Return whether the delegate took something, and the allocation undid it."""

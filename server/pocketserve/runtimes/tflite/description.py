@@ -102,7 +102,8 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
         raise DamagedFileError(
             f"the description is in buffer {number}, which is not there"
         )
-    offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
+    offset = buffer.integer(1, "Q")
+    size = buffer.integer(2, "Q")
     if offset <= 1:
         return buffer.blob(0, MAX_METADATA_BYTES)
     if size > MAX_METADATA_BYTES:

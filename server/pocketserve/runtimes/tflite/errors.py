@@ -82,7 +82,9 @@ def _explain_operator(name: str, framework: str, text: str) -> str | None:
 
 
 def _in_parentheses(detail: str | None) -> str:
-    return f" ({detail})" if detail else ""
+    if detail:
+        return f" ({detail})"
+    return ""
 
 
 def delegate_fault(error: Exception) -> str:

@@ -103,7 +103,9 @@ class InterpreterOpener:
         The previous one must no longer be in use.
         """
         source = self._source
-        delegate = self.delegate if use_delegate else None
+        delegate = None
+        if use_delegate:
+            delegate = self.delegate
         if stamp([source.path]) != self._stamp:
             raise ModelLoadError(
                 f"{source.path.name} changed while it was loaded; load the model again"

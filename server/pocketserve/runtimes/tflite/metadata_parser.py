@@ -130,7 +130,8 @@ def _unit(table: FlatTable) -> metadata_parts.ProcessUnit | None:
 
 
 def _normalization(table: FlatTable) -> metadata_parts.ProcessUnit:
-    mean, std = table.reals(0), table.reals(1)
+    mean = table.reals(0)
+    std = table.reals(1)
     if not mean or not std or 0.0 in std:
         raise DamagedFileError(
             "a normalisation lacks its mean, or its standard deviation is 0"

@@ -52,7 +52,9 @@ class TfliteRuntime:
         xnnpack = source.flag("xnnpack", default=True)
         delegate = delegate_request(source)
         size, is_stateful = check_file(source.path)
-        kind = StatefulTfliteSession if is_stateful else TfliteSession
+        kind = TfliteSession
+        if is_stateful:
+            kind = StatefulTfliteSession
         title, module = import_first(self._packages)
         opener = InterpreterOpener(module, source, xnnpack, delegate)
         with load_errors(
@@ -295,7 +297,9 @@ class TfliteSession:
         for name in interpreter.get_signature_list():
             runner = interpreter.get_signature_runner(name)
             entries[name] = tensors.signature_entry(name, runner, self._main)
-        default = next(iter(entries)) if len(entries) == 1 else "serving_default"
+        default = "serving_default"
+        if len(entries) == 1:
+            default = next(iter(entries))
         if default in entries and entries[default].runner is None:
             self._main = tensors.with_aliases(self._main, entries[default])
         return entries

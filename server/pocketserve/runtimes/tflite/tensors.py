@@ -72,7 +72,8 @@ class GraphEntry(NamedTuple):
 
 def main_entry(interpreter: Any) -> GraphEntry:
     """Return the main graph with the file's tensor names."""
-    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    inputs = interpreter.get_input_details()
+    outputs = interpreter.get_output_details()
     return GraphEntry(model_tensors(inputs, "input"), model_tensors(outputs, "output"))
 
 

@@ -71,7 +71,9 @@ class ClassTarget:
     @property
     def problem(self) -> str:
         """Return the labels' fault; empty if the graph's own names are used."""
-        return self.ranking.problem if self.names is self.ranking.labels.names else ""
+        if self.names is self.ranking.labels.names:
+            return self.ranking.problem
+        return ""
 
     def table(self, run: Arrays, rows: int) -> TargetTable:
         """Return the winners and scores of all rows."""
@@ -81,7 +83,8 @@ class ClassTarget:
             return TargetTable(self, winners, None, self._graph_names(0))
         if len(scores) != rows:
             winners = None  # the model's rows are not the request's
-        keys, own = self.ranking.names_in(run), self._graph_names(scores.shape[1])
+        keys = self.ranking.names_in(run)
+        own = self._graph_names(scores.shape[1])
         if keys and sorted(keys) == sorted(own):
             # The keys of a map are sorted, the model's classes need not be.
             columns = _first_positions(keys)
@@ -95,13 +98,17 @@ class ClassTarget:
     def _shown_names(self, own: Sequence[str], labels: Sequence[str]) -> Sequence[str]:
         if not labels or self.owner_names:
             return labels or own
-        return labels if are_numbers(own) else own
+        if are_numbers(own):
+            return labels
+        return own
 
     def _column_count(self) -> int:
         if len(self.scores) != 1:
             return len(self.scores)
         shape = self.scores[0].shape
-        return shape[-1] if len(shape) > 1 else 1
+        if len(shape) > 1:
+            return shape[-1]
+        return 1
 
     def _graph_names(self, columns: int) -> Sequence[str]:
         """Return class names by column; empty if the graph has none for this count."""
@@ -110,7 +117,9 @@ class ClassTarget:
         names = self.classes.targets[self.number]
         if not names:
             return tuple(str(column) for column in range(max(columns, 0)))
-        return names if columns in (len(names), 0, 1, -1) else ()
+        if columns in (len(names), 0, 1, -1):
+            return names
+        return ()
 
     def _winners(self, run: Arrays, rows: int) -> Sequence[str] | None:
         if self.label is None:
@@ -162,7 +171,9 @@ class TargetTable:
         """Return the number of rows."""
         if self.scores is not None:
             return len(self.scores)
-        return 0 if self.winners is None else len(self.winners)
+        if self.winners is None:
+            return 0
+        return len(self.winners)
 
     def best(
         self, row: int, options: AnswerOptions, more: dict[str, Any]
@@ -190,7 +201,9 @@ class TargetTable:
         threshold = options.threshold
         if threshold is None:
             threshold = self.target.ranking.options.threshold
-        floor = -np.inf if threshold is None else threshold
+        floor = threshold
+        if threshold is None:
+            floor = -np.inf
         selected = []
         for entry in entries:
             if entry["score"] >= floor and np.isfinite(entry["score"]):
@@ -320,7 +333,9 @@ def _label_outputs(facts: ModelFacts) -> list[TensorSpec]:
     """Return the outputs with winning classes, without integers such as tree leaves."""
     labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
     marked = [spec for spec in labels if _is_marked_label(facts, spec)]
-    return marked if len(marked) == 1 else labels
+    if len(marked) == 1:
+        return marked
+    return labels
 
 
 def _is_marked_label(facts: ModelFacts, spec: TensorSpec) -> bool:
@@ -423,7 +438,9 @@ def _target_count(facts: ModelFacts, label: TensorSpec) -> int:
             return count
     if len(label.shape) != 2 or label.shape[0] == 1:
         return 1
-    return label.shape[1] if 1 < label.shape[1] <= MAX_TARGETS else 1
+    if 1 < label.shape[1] <= MAX_TARGETS:
+        return label.shape[1]
+    return 1
 
 
 def _score_outputs(
@@ -432,9 +449,10 @@ def _score_outputs(
     """Return the output of scores, or one output for each class."""
     if len(scores) < 2:
         return tuple(scores)
-    usual = [
-        spec for spec in scores if is_score_name(spec.name) or keys_of(facts, spec.name)
-    ]
+    usual = []
+    for spec in scores:
+        if is_score_name(spec.name) or keys_of(facts, spec.name):
+            usual.append(spec)
     if len(usual) == 1:
         return (usual[0],)
     if all(len(spec.shape) == 1 or spec.shape[1:] == (1,) for spec in scores):

@@ -146,7 +146,8 @@ class Recommendation:
         for position in np.argsort(-row, kind="stable"):
             if len(entries) >= top_k:
                 break
-            item, score = int(items[position]), float(row[position])
+            item = int(items[position])
+            score = float(row[position])
             if item in excluded:
                 continue
             if score >= threshold:  # not NaN
@@ -164,7 +165,9 @@ class Recommendation:
         return Form(("items",), parameters)
 
     def describe(self) -> dict[str, str]:
-        user = ', or {"items": [...], "user": 5}' if self._user is not None else ""
+        user = ""
+        if self._user is not None:
+            user = ', or {"items": [...], "user": 5}'
         return {
             "input": f"a JSON list of items by number or title{user}",
             "preprocessing": "none",
@@ -192,7 +195,9 @@ class Recommendation:
     def _array(self, numbers: list[int]) -> Array:
         """Return the items in the input's shape: the last ones that fit, padded."""
         rank = len(self._spec.shape)
-        size = self._spec.shape[-1] if rank else -1
+        size = -1
+        if rank:
+            size = self._spec.shape[-1]
         if size > 0:
             numbers = numbers[-size:]
             filling = [self._options.padding or 0] * (size - len(numbers))
@@ -203,7 +208,9 @@ class Recommendation:
 
 
 def _named_or(name: str, others: list[str]) -> list[str]:
-    return [name] if name else others
+    if name:
+        return [name]
+    return others
 
 
 def _user_inputs(facts: ModelFacts) -> list[str]:

@@ -79,10 +79,18 @@ class Rows:
         """Return the named columns; empty without names."""
         features = []
         for position, name in enumerate(self.features):
-            kind = "string" if self._datatype(position) == "BYTES" else "number"
-            unit = self.units[position] if self.units else ""
-            low = self.minimum[position] if self.minimum else None
-            high = self.maximum[position] if self.maximum else None
+            kind = "number"
+            if self._datatype(position) == "BYTES":
+                kind = "string"
+            unit = ""
+            if self.units:
+                unit = self.units[position]
+            low = None
+            if self.minimum:
+                low = self.minimum[position]
+            high = None
+            if self.maximum:
+                high = self.maximum[position]
             features.append(Feature(name, unit, kind, low, high))
         return features
 
@@ -232,7 +240,9 @@ class Rows:
             if not isinstance(row, list) or width < 0 or len(row) == width:
                 continue
             # Twice the width: each number may have been split at a decimal comma.
-            hint = POINT if len(row) == 2 * width else ""
+            hint = ""
+            if len(row) == 2 * width:
+                hint = POINT
             raise invalid_input(
                 f"row {index} has {plural(len(row), 'value')}; {takes}{hint}"
             )
@@ -333,7 +343,8 @@ class TableTask:
 
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Return a model's table, described by the manifest's ``[features]``."""
-    inputs, names = facts.sent_inputs, facts.manifest.feature_names
+    inputs = facts.sent_inputs
+    names = facts.manifest.feature_names
     columns: Sequence[TensorSpec] = ()
     if len(inputs) > 1 and all(_is_column(spec) for spec in inputs):
         columns = inputs
@@ -375,7 +386,9 @@ def _is_column(spec: TensorSpec) -> bool:
 def _joined(columns: Sequence[TensorSpec]) -> TensorSpec:
     """Return the table that several inputs form."""
     datatypes = {column.datatype for column in columns}
-    datatype = datatypes.pop() if len(datatypes) == 1 else "FP64"
+    datatype = "FP64"
+    if len(datatypes) == 1:
+        datatype = datatypes.pop()
     return TensorSpec("row", datatype, (-1, len(columns)))
 
 
@@ -426,4 +439,6 @@ def _number(text: str) -> int | float | None:
         return value
     if "inf" not in text.lower():
         return None
-    return strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY
+    if value > 0:
+        return strict_json.INFINITY
+    return strict_json.MINUS_INFINITY

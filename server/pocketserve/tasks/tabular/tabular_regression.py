@@ -96,7 +96,9 @@ def _names_of(spec: TensorSpec) -> list[str]:
 
 def _width(spec: TensorSpec) -> int:
     """Return an output's number of columns; -1 if the file doesn't say."""
-    return 1 if len(spec.shape) < 2 else spec.shape[-1]
+    if len(spec.shape) < 2:
+        return 1
+    return spec.shape[-1]
 
 
 class TabularRegression(TableTask):
@@ -140,7 +142,9 @@ class TabularRegression(TableTask):
         table = np.concatenate([_as_rows(output, rows) for output in outputs], axis=1)
         targets = self._targets_of(table.shape[1])
         for row, values in enumerate(table.tolist()):
-            number = row if rows > 1 else None
+            number = None
+            if rows > 1:
+                number = row
             for target, value in zip(targets, values, strict=True):
                 answer.append(target.entry(number, value))
         return answer

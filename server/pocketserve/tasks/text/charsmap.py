@@ -70,7 +70,8 @@ class CharsMap:
         first = text[at]
         if first in self._without_rule or not self._units:
             return first, 1
-        rule, length = _NO_RULE, 1
+        rule = _NO_RULE
+        length = 1
         node = _offset(self._units[0])
         for index in range(at, min(len(text), at + MAX_RULE_CHARS)):
             node, value = self._step(node, text[index].encode())
@@ -79,7 +80,8 @@ class CharsMap:
                     self._without_rule.add(first)
                 break
             if value != _NO_RULE:
-                rule, length = value, index - at + 1
+                rule = value
+                length = index - at + 1
         if rule == _NO_RULE:
             return first, 1
         return self._replacement(rule), length
@@ -144,7 +146,8 @@ class Normalizer:
                     char = self._space
                 if self._apart and char == SPACE and chars and chars[-1] != SPACE:
                     yield Segment("".join(chars), starts, at)
-                    chars, starts = [], []
+                    chars = []
+                    starts = []
                 chars.append(char)
                 starts.append(at)
         end = len(text)

@@ -76,7 +76,8 @@ class TokenEncoder(NamedTuple):
         if pair is None:
             return self.arrays(self._cut(text, max(0, self.length - around)))
         room = max(0, self.length - around - len(special.middle))
-        first, second = self._all_numbers(text), self._all_numbers(pair)
+        first = self._all_numbers(text)
+        second = self._all_numbers(pair)
         left, right = longest_first(len(first), len(second), room)
         if special.cut_left:
             first = first[len(first) - left :]
@@ -96,7 +97,9 @@ class TokenEncoder(NamedTuple):
         return [token.number for token in self.tokenizer.tokens(self._case(text))]
 
     def _case(self, text: str) -> str:
-        return text.lower() if self.lower_case else text
+        if self.lower_case:
+            return text.lower()
+        return text
 
     def arrays(
         self, numbers: Sequence[int], second: Sequence[int] | None = None
@@ -139,11 +142,15 @@ class TokenEncoder(NamedTuple):
 
     def _filled(self, row: list[int], value: int, count: int) -> list[int]:
         padding = [value] * count
-        return padding + row if self.tokenizer.special.pad_left else row + padding
+        if self.tokenizer.special.pad_left:
+            return padding + row
+        return row + padding
 
     def filling(self, count: int) -> int:
         """Return the padding in front of ``count`` tokens, special ones included."""
-        return max(0, self.padded - count) if self.tokenizer.special.pad_left else 0
+        if self.tokenizer.special.pad_left:
+            return max(0, self.padded - count)
+        return 0
 
     def is_text(self, arrays: Arrays) -> Array:
         """Return booleans [tokens]: False for padding."""
@@ -179,8 +186,12 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     shorter = min(first, second)
     half = room // 2
     if shorter <= half:
-        return (first, room - first) if first == shorter else (room - second, second)
-    return (half, room - half) if first <= second else (room - half, half)
+        if first == shorter:
+            return (first, room - first)
+        return (room - second, second)
+    if first <= second:
+        return (half, room - half)
+    return (room - half, half)
 
 
 def _each(numbers: Sequence[int]) -> list[Sequence[int]]:
@@ -201,7 +212,9 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
     tokenizer = tokenizer_of(facts, options)
     specs = _roles(facts, options, task)
     ids = specs["ids"]
-    size = ids.shape[-1] if ids.shape and not ids.open else -1
+    size = -1
+    if ids.shape and not ids.open:
+        size = ids.shape[-1]
     padded = max(0, size)
     lower = facts.json_beside(SENTENCE_BERT).get("do_lower_case") is True
     return TokenEncoder(
@@ -214,7 +227,9 @@ def _length(facts: ModelFacts, options: TextOptions, padded: int) -> int:
     limit = options.max_length
     if limit is None:
         limit = _declared_length(facts, padded)
-    return min(limit, padded) if padded else limit
+    if padded:
+        return min(limit, padded)
+    return limit
 
 
 def _declared_length(facts: ModelFacts, padded: int) -> int:

@@ -55,7 +55,9 @@ def check_pattern(pattern: str) -> None:
     before = ""
     while at < len(pattern):
         part = _PART.match(pattern, at)
-        kind = (part.lastgroup or "") if part is not None else "refers"
+        kind = "refers"
+        if part is not None:
+            kind = part.lastgroup or ""
         if part is None or not _may_follow(kind, before):
             raise ValueError(
                 f"{quoted} repeats a group, or has syntax that is not supported"

@@ -112,7 +112,8 @@ class QuestionAnswering:
         Raises:
             MetadataError: its models that are padded on the left take the context first.
         """
-        options, encoder = self._options, self._encoder
+        options = self._options
+        encoder = self._encoder
         if encoder.tokenizer.special.pad_left:
             raise MetadataError(
                 "tokenizer_config.json beside the model has padding_side = 'left', "
@@ -303,12 +304,13 @@ def _without_space(token: Token, text: str) -> Token:
 
 def _output(facts: ModelFacts, part: str) -> str | None:
     """Return the only output whose name has a word in it."""
-    names = [
-        spec.name
-        for i, spec in enumerate(facts.outputs)
-        if part in full_name(spec, facts.output_metadata(i))
-    ]
-    return names[0] if len(names) == 1 else None
+    names = []
+    for i, spec in enumerate(facts.outputs):
+        if part in full_name(spec, facts.output_metadata(i)):
+            names.append(spec.name)
+    if len(names) == 1:
+        return names[0]
+    return None
 
 
 FIELDS = (

@@ -245,7 +245,8 @@ class _PairMerging:
                 self._propose(self._before[start], start)
 
     def run(self) -> None:
-        ends, before = self._ends, self._before
+        ends = self._ends
+        before = self._before
         for _, candidate in enumerate_cancellable(_drain(self._candidates)):
             _, left, right, end = candidate
             if ends[left] != right or ends[right] != end:
@@ -347,5 +348,7 @@ def _single(value: float) -> float:
     try:
         rounded: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
     except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
+        if value > 0:
+            return float("inf")
+        return float("-inf")
     return rounded

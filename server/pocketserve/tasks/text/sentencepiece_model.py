@@ -137,7 +137,8 @@ def _model_of(raw: _RawModel, kind: ModelKind) -> SentencePieceModel:
     for number, piece in enumerate(raw.pieces):
         if raw.types[number] == PieceType.CONTROL:
             controls[piece.encode()] = number
-    trainer, normalizer = raw.trainer, raw.normalizer
+    trainer = raw.trainer
+    normalizer = raw.normalizer
     return SentencePieceModel(
         pieces=raw.pieces,
         scores=raw.scores,

@@ -81,7 +81,9 @@ class TextClassification:
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         inputs, many = read_texts_or_pairs(body, hints, self._options.max_chars)
-        runs = [self._encoder.encode(text, pair) for text, pair in cancellable(inputs)]
+        runs = []
+        for text, pair in cancellable(inputs):
+            runs.append(self._encoder.encode(text, pair))
         if not hints.values.get("usage"):
             return Prepared(runs, many)
         return Prepared(runs, _Counted(many, self._token_count(runs)))

@@ -105,7 +105,8 @@ class TextEmbedding:
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return a run for each text; a query comes first."""
-        comparison, limit = _comparison(body), self._options.max_chars
+        comparison = _comparison(body)
+        limit = self._options.max_chars
         prompts = self._prompts
         if comparison is None:
             texts, _ = read_texts(body, hints, limit)
@@ -190,13 +191,17 @@ class TextEmbedding:
         for step in self._steps:
             vector = step.apply(vector)
         size = float(np.linalg.norm(vector))
-        return vector / size if self._normalize and size else vector
+        if self._normalize and size:
+            return vector / size
+        return vector
 
 
 def cosine(a: Array, b: Array) -> float:
     """Return the cosine, from -1 to 1; 0 if a vector is zero."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(np.dot(a, b)) / size if size else 0.0
+    if size:
+        return float(np.dot(a, b)) / size
+    return 0.0
 
 
 def euclidean(a: Array, b: Array) -> float:

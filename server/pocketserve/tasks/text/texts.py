@@ -68,7 +68,8 @@ def _checked_entry(entry: Any, limit: int) -> TextOrPair:
 def _pair_of(entry: Any) -> tuple[str, str] | None:
     """Return the texts of a pair in JSON; None for anything else."""
     if isinstance(entry, dict) and entry.keys() == {"text", "text_pair"}:
-        first, second = entry["text"], entry["text_pair"]
+        first = entry["text"]
+        second = entry["text_pair"]
     elif isinstance(entry, list) and len(entry) == 2:
         first, second = entry
     else:
@@ -113,7 +114,9 @@ def _json_of(body: memoryview, hints: Hints, entry_chars: int) -> Any:
     kind = _kind_of(hints)
     if kind == "application/json":
         content = strict_json.loads(body)
-        return NULL if content is None else content
+        if content is None:
+            return NULL
+        return content
     if kind.startswith("text/") or first_sign(body[:64]) not in (b"[", b"{", b'"'):
         return None
     # Parsing a larger body would take many times its size in memory.
@@ -136,7 +139,9 @@ def texts_in_json(content: Any, limit: int, advice: str = "") -> tuple[list[str]
     """
     if isinstance(content, dict) and len(content) == 1:
         content = content.get("texts", content.get("text", content))
-    texts = [content] if isinstance(content, str) else content
+    texts = content
+    if isinstance(content, str):
+        texts = [content]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise invalid_input(
             f'JSON for this model is a text, a list of texts or {{"text": "..."}}{advice}'
@@ -184,7 +189,9 @@ def checked_text(text: str, limit: int) -> str:
         )
     if not text.strip():
         raise invalid_input("the text is empty")
-    return text if text.isascii() else LONE_SURROGATES.sub("\ufffd", text)
+    if text.isascii():
+        return text
+    return LONE_SURROGATES.sub("\ufffd", text)
 
 
 def _read_text(body: memoryview, hints: Hints, limit: int) -> str:
@@ -193,7 +200,9 @@ def _read_text(body: memoryview, hints: Hints, limit: int) -> str:
         raise invalid_input(
             f"the text has more than {limit} characters (text.max_chars in model.toml)"
         )
-    codec = "utf-8-sig" if charset in ("utf-8", "utf8") else charset
+    codec = charset
+    if charset in ("utf-8", "utf8"):
+        codec = "utf-8-sig"
     try:
         text = bytes(body).decode(codec)
     except UnicodeDecodeError as error:

@@ -160,7 +160,9 @@ def _of_metadata(
         raise ModelLoadError(
             f"the model's vocabulary cannot be read: {error}"
         ) from None
-    delimiter = unit.delimiter if isinstance(unit, RegexTokenizer) else ""
+    delimiter = ""
+    if isinstance(unit, RegexTokenizer):
+        delimiter = unit.delimiter
     return _build(_KINDS[type(unit)], name, content, delimiter, facts, options)
 
 
@@ -400,7 +402,9 @@ def _read_document(content: bytes) -> dict[str, Any]:
         raise ModelLoadError(
             f"tokenizer.json beside the model cannot be read: {str(error)[:200]}"
         ) from None
-    return document if isinstance(document, dict) else {}
+    if isinstance(document, dict):
+        return document
+    return {}
 
 
 def _bert_parts(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -417,7 +421,9 @@ def _bert_parts(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 def _expect_type(
     name: str, part: object, kind: str, default: str | None = None
 ) -> None:
-    actual = part.get("type", default) if isinstance(part, dict) else None
+    actual = None
+    if isinstance(part, dict):
+        actual = part.get("type", default)
     if actual != kind:
         raise _NeedsLibraryError(f"{name}.type = {str(actual)!r:.60}")
 
@@ -512,7 +518,8 @@ class LibraryTokenizer:
 
     def __init__(self, library: Any, settings: TokenizerSettings) -> None:
         _bound_work(library)
-        padding, truncation = library.padding, library.truncation
+        padding = library.padding
+        truncation = library.truncation
         library.no_padding()
         library.no_truncation()
         _add_missing(library, settings.added)
@@ -577,7 +584,9 @@ def _tokens_of(encoded: Any) -> Iterator[Token]:
     before = None
     rows = zip(encoded.ids, encoded.offsets, encoded.word_ids, strict=True)
     for number, (start, end), word in rows:
-        kind = InnerToken if word is not None and word == before else Token
+        kind = Token
+        if word is not None and word == before:
+            kind = InnerToken
         yield kind(number, start, end)
         before = word
 

@@ -108,7 +108,8 @@ class WordPiece:
                 continue
             if word:
                 yield "".join(word), positions
-                word, positions = [], []
+                word = []
+                positions = []
             if part != " ":
                 yield part, [position]
         if word:
@@ -127,17 +128,23 @@ class WordPiece:
             end = self._longest_end(word, start)
             if end is None:
                 return [unknown]
-            prefix = self.prefix if start else ""
+            prefix = ""
+            if start:
+                prefix = self.prefix
             number = self.vocabulary[prefix + word[start:end]]
             behind = positions[end - 1] + 1
-            kind = InnerToken if start else Token
+            kind = Token
+            if start:
+                kind = InnerToken
             pieces.append(kind(number, positions[start], behind))
             start = end
         return pieces
 
     def _longest_end(self, word: str, start: int) -> int | None:
         """Return the end of the longest known piece from ``start``; None without one."""
-        prefix = self.prefix if start else ""
+        prefix = ""
+        if start:
+            prefix = self.prefix
         vocabulary = self.vocabulary
         last = min(len(word), start + self._longest)
         for end in range(last, start, -1):
@@ -167,7 +174,9 @@ def _normalised(
         char = _without_accents(char)
     if lower_case:
         char = "".join(part.lower() for part in char)
-    return f" {char} " if is_cjk else char
+    if is_cjk:
+        return f" {char} "
+    return char
 
 
 def _without_accents(char: str) -> str:

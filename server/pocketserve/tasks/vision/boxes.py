@@ -26,8 +26,11 @@ def to_corners(
     rows = boxes[:, list(order)].astype(np.float64)
     if box_type == "boundaries":
         return rows
-    first, size = rows[:, :2], rows[:, 2:]
-    start = first - size / 2 if box_type == "center" else first
+    first = rows[:, :2]
+    size = rows[:, 2:]
+    start = first
+    if box_type == "center":
+        start = first - size / 2
     corners: Array = np.concatenate([start, start + size], axis=1)
     return corners
 
@@ -63,7 +66,8 @@ def generate_anchors(options: AnchorOptions, width: int, height: int) -> Array:
     layers = []
     for index, stride in enumerate(options.strides):
         sizes = _anchor_sizes(options, index)
-        columns, rows = -(-width // stride), -(-height // stride)
+        columns = -(-width // stride)
+        rows = -(-height // stride)
         centers_y = (np.arange(rows) + 0.5) / rows
         centers_x = (np.arange(columns) + 0.5) / columns
         y, x = np.meshgrid(centers_y, centers_x, indexing="ij")
@@ -76,7 +80,8 @@ def generate_anchors(options: AnchorOptions, width: int, height: int) -> Array:
 
 def _anchor_sizes(options: AnchorOptions, index: int) -> Array:
     """Return the (height, width) of each anchor in a cell of a layer."""
-    lowest, highest = options.min_scale, options.max_scale
+    lowest = options.min_scale
+    highest = options.max_scale
     scales = [*np.linspace(lowest, highest, len(options.strides)), 1.0]
     scale = scales[index]
     pairs = [(scale, ratio) for ratio in options.aspect_ratios]
@@ -107,7 +112,8 @@ def suppress(boxes: Array, classes: Array, limit: float, maximum: int) -> Array:
     remaining = np.arange(len(boxes))
     best_first: list[Any] = []
     while len(remaining) and len(best_first) < maximum:
-        best, rest = remaining[0], remaining[1:]
+        best = remaining[0]
+        rest = remaining[1:]
         best_first.append(best)
         is_apart = overlap(boxes[best], boxes[rest]) <= limit
         remaining = rest[is_apart | (classes[rest] != classes[best])]

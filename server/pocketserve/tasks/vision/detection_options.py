@@ -67,7 +67,9 @@ def _order(table: TomlTable, key: str) -> tuple[int, ...] | None:
         )
 
     order = table.take(key, check, "the positions 0, 1, 2 and 3 in some order")
-    return tuple(order) if order else None
+    if order:
+        return tuple(order)
+    return None
 
 
 def _anchors(table: TomlTable, key: str) -> AnchorOptions | None:

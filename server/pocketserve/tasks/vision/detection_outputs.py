@@ -91,11 +91,18 @@ def is_postprocessed(outputs: Sequence[TensorSpec]) -> bool:
 
 def _is_operator(outputs: Sequence[TensorSpec]) -> bool:
     """Return whether there are boxes [1, n, 4], two rows [1, n] and a number."""
-    boxes = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[-1] == 4]
-    rows = [spec for spec in outputs if len(spec.shape) == 2 and spec.shape[-1] != 1]
-    single = [
-        spec for spec in outputs if spec.shape in ((1,), (-1,), (1, 1), (-1, 1), ())
-    ]
+    boxes = []
+    for spec in outputs:
+        if len(spec.shape) == 3 and spec.shape[-1] == 4:
+            boxes.append(spec)
+    rows = []
+    for spec in outputs:
+        if len(spec.shape) == 2 and spec.shape[-1] != 1:
+            rows.append(spec)
+    single = []
+    for spec in outputs:
+        if spec.shape in ((1,), (-1,), (1, 1), (-1, 1), ()):
+            single.append(spec)
     return (len(outputs), len(boxes), len(rows), len(single)) == (4, 1, 2, 1)
 
 
@@ -124,7 +131,9 @@ class DetectionOutputs:
                 "model.toml: task object-detection needs [detection] format for these outputs: one of "
                 + ", ".join(FORMAT_NAMES)
             )
-        self._options, self._anchors, self.format = options, anchors, name
+        self._options = options
+        self._anchors = anchors
+        self.format = name
         self.activation = options.activation
         layout = FORMATS[name]
         self.suppressed = layout.suppressed
@@ -140,9 +149,11 @@ class DetectionOutputs:
                 raise ModelLoadError(
                     f"model.toml: detection.{role} must name one of the outputs {names}"
                 )
-        box_type, order = layout.box_type, layout.box_order
+        box_type = layout.box_type
+        order = layout.box_order
         if options.box_type is not None:
-            box_type, order = options.box_type, PLAIN_ORDER
+            box_type = options.box_type
+            order = PLAIN_ORDER
         elif described and "boxes" in layout.roles:
             position = list(outputs).index(self._roles["boxes"])
             box_type, order = _described_layout(described[position], layout)
@@ -152,7 +163,9 @@ class DetectionOutputs:
     def class_count(self) -> int:
         """Return the number of scores per box; -1 if unknown before a run."""
         shape = self._roles["scores"].shape if "scores" in self._roles else ()
-        return shape[-1] if len(shape) >= 2 else -1
+        if len(shape) >= 2:
+            return shape[-1]
+        return -1
 
     def _rows(self, outputs: Sequence[TensorSpec]) -> TensorSpec:
         """Return the named output, else the first with three dimensions."""
@@ -225,7 +238,8 @@ class DetectionOutputs:
         return bool(finite.size) and float(np.abs(finite).max()) > PIXELS_FROM
 
     def _read_postprocessed(self, values: Mapping[str, Array]) -> Candidates:
-        scores, classes = values["scores"].reshape(-1), values["classes"].reshape(-1)
+        scores = values["scores"].reshape(-1)
+        classes = values["classes"].reshape(-1)
         if self._guessed and _are_whole(scores) and not _are_whole(classes):
             scores, classes = classes, scores
         boxes = values["boxes"].reshape(-1, 4)
@@ -243,14 +257,16 @@ class DetectionOutputs:
 
     def _read_tables(self, values: Mapping[str, Array]) -> Candidates:
         """Read boxes and scores of all classes: an SSD's, raw or final, or DETR's."""
-        boxes, scores = _table(values["boxes"]), _table(values["scores"])
+        boxes = _table(values["boxes"])
+        scores = _table(values["scores"])
         if len(boxes) != len(scores) or boxes.shape[1] < 4:
             raise ValueError(
                 f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not belong together"
             )
         if self.format == "detr":
             return self._read_detr(boxes, scores)
-        options, anchors = self._options, self._anchors
+        options = self._options
+        anchors = self._anchors
         scores = activate(scores.astype(np.float64), self.activation or "none")
         if options.background:
             scores = scores[:, 1:]
@@ -286,7 +302,9 @@ class DetectionOutputs:
         rows = _table(values["rows"])
         if self.format == "yolov8":
             rows = rows.T
-        first_class = 4 if self.format in _WITHOUT_OBJECT_SCORE else 5
+        first_class = 5
+        if self.format in _WITHOUT_OBJECT_SCORE:
+            first_class = 4
         if rows.shape[1] <= first_class:
             need = f"{self.format} needs at least {first_class + 1} numbers a box"
             raise ValueError(
@@ -309,7 +327,9 @@ def _described_layout(
     tensor: TensorMetadata, layout: OutputFormat
 ) -> tuple[str, tuple[int, ...]]:
     """Return the box type and order in the metadata, else the format's."""
-    properties = tensor.content.properties if tensor.content is not None else None
+    properties = None
+    if tensor.content is not None:
+        properties = tensor.content.properties
     if not isinstance(properties, BoundingBoxProperties):
         return layout.box_type, layout.box_order
     if properties.type == "unknown":
@@ -394,5 +414,7 @@ def _table(array: Array) -> Array:
         raise ValueError(
             f"an output of shape {list(array.shape)} holds no table of boxes"
         )
-    rows = array[0] if array.ndim >= 3 else array
+    rows = array
+    if array.ndim >= 3:
+        rows = array[0]
     return np.asarray(rows.reshape(-1, rows.shape[-1]))

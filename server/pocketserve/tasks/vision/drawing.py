@@ -264,7 +264,9 @@ class Canvas:
             self._draw_bar("nothing above the threshold", "", 0.0, base)
         for row, (text, score) in enumerate(rows):
             value = f"{score:.1%}" if full == 1.0 else f"{score:.4g}"
-            share = score / full if full else 0.0
+            share = 0.0
+            if full:
+                share = score / full
             base = (pad, top + pad + line * row)
             self._draw_bar(text, value, min(1.0, max(0.0, share)), base)
 
@@ -310,7 +312,9 @@ class Canvas:
         width = self._width(text) + 2 * pad
         height = self._text_height + 2 * pad
         x = max(0.0, min(left - self._line / 2, self._image.width - width))
-        y = top - height if top >= height else top
+        y = top
+        if top >= height:
+            y = top - height
         for _ in range(MAX_LABEL_MOVES):
             crossing = self._crossing_label((x, y, x + width, y + height))
             if crossing is None or crossing[3] + height > self._image.height:
@@ -321,7 +325,9 @@ class Canvas:
         self._draw.rounded_rectangle(frame, pad, fill=shade)
         red, green, blue = shade
         luminance = 0.299 * red + 0.587 * green + 0.114 * blue
-        ink = BLACK if luminance > BRIGHT else WHITE
+        ink = WHITE
+        if luminance > BRIGHT:
+            ink = BLACK
         self._draw.text((x + pad, y + height / 2), text, ink, self._font, anchor="lm")
 
     def _crossing_label(self, frame: Frame) -> Frame | None:

@@ -76,12 +76,15 @@ def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
         raise invalid_parameter(
             f"format={values['format']} needs the parameters width and height"
         )
-    width, height = values["width"], values["height"]
+    width = values["width"]
+    height = values["height"]
     if width * height > max_pixels:
         raise invalid_input(
             f"the frame has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)"
         )
-    return (height, width) if values.get("rotation", 0) % 180 else (width, height)
+    if values.get("rotation", 0) % 180:
+        return (height, width)
+    return (width, height)
 
 
 def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image:
@@ -101,7 +104,8 @@ def _read_packed(body: memoryview, hints: Hints) -> Image:
     import PIL.Image
 
     values = hints.values
-    width, height = values["width"], values["height"]
+    width = values["width"]
+    height = values["height"]
     size, mode, raw_mode = _PACKED[values["format"]]
     _check_pixel_stride(hints, size)
     row = _stride(hints, "row_stride", width * size)
@@ -138,13 +142,16 @@ def _read_yuv(planes: _Planes, *, halved: bool) -> Image:
 def _yuv(body: memoryview, hints: Hints) -> _Planes:
     """Return views of a frame's planes."""
     values = hints.values
-    width, height = values["width"], values["height"]
+    width = values["width"]
+    height = values["height"]
     if width % 2 or height % 2:
         raise invalid_parameter(
             f"format={values['format']} needs an even width and height, not {width}x{height}"
         )
     row = _stride(hints, "row_stride", width)
-    read_chroma = _interleaved if values["format"] == "nv21" else _separate
+    read_chroma = _separate
+    if values["format"] == "nv21":
+        read_chroma = _interleaved
     chroma = read_chroma(body, hints, row)
     luma = np.ndarray((height, width), np.uint8, body, 0, (row, 1))
     shape = (height // 2, width // 2)
@@ -165,7 +172,8 @@ class _Chroma(NamedTuple):
 
 def _interleaved(body: memoryview, hints: Hints, row: int) -> _Chroma:
     """Return NV21's layout: V and U alternate in one plane."""
-    width, height = hints.values["width"], hints.values["height"]
+    width = hints.values["width"]
+    height = hints.values["height"]
     _check_pixel_stride(hints, 2)
     uv_row = _stride(hints, "uv_row_stride", width, row)
     start = height * row
@@ -178,17 +186,22 @@ def _interleaved(body: memoryview, hints: Hints, row: int) -> _Chroma:
 
 def _separate(body: memoryview, hints: Hints, row: int) -> _Chroma:
     """Return yuv420's layout: a plane for U and another for V."""
-    width, height = hints.values["width"], hints.values["height"]
-    columns, rows = width // 2, height // 2
+    width = hints.values["width"]
+    height = hints.values["height"]
+    columns = width // 2
+    rows = height // 2
     step = hints.values.get("pixel_stride", 1)
     used = (columns - 1) * step + 1
     uv_row = _stride(hints, "uv_row_stride", used, columns * step)
     start = height * row
     # Android's buffers end with the last value of the last row; other sources pad that
     # row too. The body's length shows which.
-    short, full = (rows - 1) * uv_row + used, rows * uv_row
+    short = (rows - 1) * uv_row + used
+    full = rows * uv_row
     _check_length(body, start + 2 * short, start + 2 * full, hints)
-    plane = full if len(body) == start + 2 * full else short
+    plane = short
+    if len(body) == start + 2 * full:
+        plane = full
     return _Chroma(start, start + plane, uv_row, step)
 
 

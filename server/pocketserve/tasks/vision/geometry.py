@@ -37,7 +37,8 @@ class Placement(NamedTuple):
 
     def to_picture(self, points: Array) -> Array:
         """Map points [..., (x, y)] from the input to the picture, without clipping."""
-        source, target = np.array(self.source), np.array(self.target)
+        source = np.array(self.source)
+        target = np.array(self.target)
         moved: Array = (points - target[:2]) * (source[2:] / target[2:]) + source[:2]
         return moved
 
@@ -99,7 +100,8 @@ class Sizing(NamedTuple):
             width, height = self._by_shortest_side(width, height)
         elif self.within is not None:
             scale = min(self.within[0] / width, self.within[1] / height)
-            width, height = width * scale, height * scale
+            width = width * scale
+            height = height * scale
         sides = (int(width), int(height))
         if self.multiple > 1:
             sides = (
@@ -110,14 +112,17 @@ class Sizing(NamedTuple):
         return round_up(sides, self.multiple_above)
 
     def _by_shortest_side(self, width: float, height: float) -> tuple[float, float]:
-        short, long = min(width, height), max(width, height)
+        short = min(width, height)
+        long = max(width, height)
         new_short = float(self.shortest)
         new_long = self.shortest * long / short
         if self.longest and new_long > self.longest:
             exact_short = self.longest * short / long
             new_short = float(round(exact_short))
             new_long = exact_short * long / short
-        return (new_short, new_long) if width <= height else (new_long, new_short)
+        if width <= height:
+            return (new_short, new_long)
+        return (new_long, new_short)
 
 
 def round_up(sides: tuple[int, int], multiple: int) -> tuple[int, int]:
@@ -203,7 +208,8 @@ def place(
     target = Area(0, 0, *size)
     if resize == "crop":
         scale = min(source.width / size[0], source.height / size[1]) * crop_fraction
-        width, height = size[0] * scale, size[1] * scale
+        width = size[0] * scale
+        height = size[1] * scale
         source = Area(
             source.x + (source.width - width) / 2,
             source.y + (source.height - height) / 2,

@@ -33,7 +33,9 @@ def fits(facts: ModelFacts) -> bool:
         return False
     if classes == 1:  # the probability of the second of two labels
         return len(find_labels(facts).names) == 2
-    content = facts.metadata.inputs[0].content if facts.metadata.inputs else None
+    content = None
+    if facts.metadata.inputs:
+        content = facts.metadata.inputs[0].content
     if (
         content is not None
         and content.kind == "image"
@@ -60,7 +62,9 @@ def class_count(facts: ModelFacts) -> int:
     if len(specs) != 1:
         return 0
     shape = specs[0].shape
-    return shape[-1] if shape and all(dim in (1, -1) for dim in shape[:-1]) else 0
+    if shape and all(dim in (1, -1) for dim in shape[:-1]):
+        return shape[-1]
+    return 0
 
 
 def _is_library_classifier(facts: ModelFacts) -> bool:
@@ -86,12 +90,13 @@ def _scores_output(facts: ModelFacts) -> str:
     count = len(find_labels(facts).names)
     if count < 2 or facts.manifest.section(ClassificationOptions).output:
         return ""
-    matches = [
-        spec.name
-        for spec in facts.outputs
-        if spec.datatype != "BYTES" and spec.shape[-1:] == (count,)
-    ]
-    return matches[0] if len(matches) == 1 else ""
+    matches = []
+    for spec in facts.outputs:
+        if spec.datatype != "BYTES" and spec.shape[-1:] == (count,):
+            matches.append(spec.name)
+    if len(matches) == 1:
+        return matches[0]
+    return ""
 
 
 class ImageClassification(PictureTask):

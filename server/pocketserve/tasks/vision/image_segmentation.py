@@ -108,10 +108,13 @@ def _channels(spec: TensorSpec, names: int) -> int:
     """
     if len(spec.shape) != 4 or spec.shape[0] not in (1, -1):
         return 0
-    last, first = spec.shape[3], spec.shape[1]
+    last = spec.shape[3]
+    first = spec.shape[1]
     if names > 1 and (last == names) != (first == names):
         return names
-    return last if 0 < last < max(spec.shape[1:3]) or first < 1 else first
+    if 0 < last < max(spec.shape[1:3]) or first < 1:
+        return last
+    return first
 
 
 class ImageSegmentation(PictureTask):
@@ -201,7 +204,9 @@ class ImageSegmentation(PictureTask):
             return names
         scores = self._map(outputs)
         is_binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
-        return (BACKGROUND, *names) if is_binary else names
+        if is_binary:
+            return (BACKGROUND, *names)
+        return names
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
         """Return class numbers [height, width] and their area, without letterbox bars."""
@@ -233,8 +238,12 @@ class ImageSegmentation(PictureTask):
             return 0
         names = len(self.labels)
         if names > 1 and (shape[0] == names) != (shape[2] == names):
-            return 0 if shape[0] == names else 2
-        return 2 if shape[2] <= shape[0] else 0
+            if shape[0] == names:
+                return 0
+            return 2
+        if shape[2] <= shape[0]:
+            return 2
+        return 0
 
     def _classes(self, scores: Array) -> Array:
         """Return each pixel's best class as uint8; uint16 for more than 256 classes."""

@@ -78,7 +78,9 @@ def _options(facts: ModelFacts) -> DetectionOptions:
     for tensor in facts.metadata.outputs:
         if options.threshold is None:
             options = dataclasses.replace(options, threshold=threshold_of(tensor))
-        properties = tensor.content.properties if tensor.content is not None else None
+        properties = None
+        if tensor.content is not None:
+            properties = tensor.content.properties
         if options.coordinates is not None:
             continue
         if isinstance(properties, BoundingBoxProperties):
@@ -131,7 +133,9 @@ def _format_of_ultralytics(facts: ModelFacts, shape: Sequence[int]) -> str:
     if shape[-1] == FINAL_COLUMNS and not (is_raw and columns == FINAL_COLUMNS):
         return "yolov10"
     is_transposed = shape[-1] == columns > 4 and shape[1] != columns
-    return "yolov8-rows" if is_transposed else "yolov8"
+    if is_transposed:
+        return "yolov8-rows"
+    return "yolov8"
 
 
 def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None:
@@ -146,7 +150,9 @@ def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None
     model_type = config.get("model_type")
     names = config.get("id2label")
     logits = outputs.class_count
-    labels = len(names) if isinstance(names, dict) else 0
+    labels = 0
+    if isinstance(names, dict):
+        labels = len(names)
     if model_type in NO_OBJECT_MODELS:
         return "softmax"
     if model_type in SIGMOID_MODELS or (labels and logits == labels):
@@ -175,11 +181,9 @@ def _anchors(
         leaves = not lies_in(
             facts.entry.folder / options.anchors_file, facts.entry.folder
         )
-        fault = (
-            "cannot be used: it is a link that leaves the model's folder"
-            if leaves
-            else "is not beside the model"
-        )
+        fault = "is not beside the model"
+        if leaves:
+            fault = "cannot be used: it is a link that leaves the model's folder"
         raise ModelLoadError(
             f"model.toml: detection.anchors_file {options.anchors_file} {fault}"
         )
@@ -230,7 +234,9 @@ class ObjectDetection(PictureTask):
     @property
     def threshold(self) -> float:
         """Return the default of the lowest score."""
-        return THRESHOLD if self._options.threshold is None else self._options.threshold
+        if self._options.threshold is None:
+            return THRESHOLD
+        return self._options.threshold
 
     @property
     def _iou(self) -> float | None:

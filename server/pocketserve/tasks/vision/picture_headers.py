@@ -91,7 +91,9 @@ def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
     A malformed file is read as Pillow does, since its allocation counts.
     """
     width, height = unpack_from("<HH", body, 6)
-    palette = 6 << (body[10] & 7) if body[10] & 0x80 else 0
+    palette = 0
+    if body[10] & 0x80:
+        palette = 6 << (body[10] & 7)
     blocks = _GifBlocks(body, 13 + palette)
     while True:
         kind = blocks.next_kind()
@@ -144,7 +146,8 @@ class _GifBlocks:
 
 def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
     """Return the canvas in the first chunk; libwebp rejects larger frames."""
-    kind, start = body[12:16], body[20:30]
+    kind = body[12:16]
+    start = body[20:30]
     if len(start) < 10:
         return None  # a file that ends here has no picture
     if kind == b"VP8X":
@@ -174,7 +177,9 @@ def _multi_scan_jpeg_size(body: bytes | memoryview) -> tuple[int, int] | None:
             return None
         if marker == _SOS:
             has_more_scans = is_progressive or segment[2] < components
-            return size if has_more_scans else None
+            if has_more_scans:
+                return size
+            return None
         if marker in _FRAMES and len(segment) == 8:
             is_progressive = marker in _PROGRESSIVE
             height, width, components = unpack_from(">HHB", segment, 3)

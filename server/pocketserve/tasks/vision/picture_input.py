@@ -147,7 +147,9 @@ class PictureInput:
     def _as_rows(self, values: Array) -> Array:
         """Return a view of one picture as [height, width, ...]."""
         picture: Array = values[0]
-        return picture.transpose(1, 2, 0) if self.channels_first else picture
+        if self.channels_first:
+            return picture.transpose(1, 2, 0)
+        return picture
 
     def _read_tensor(self, body: memoryview) -> Array:
         if arrays.is_npy(body):
@@ -227,12 +229,16 @@ class PictureInput:
         if self.channels_first:
             values = values.transpose(2, 0, 1)
         with_batch = np.ascontiguousarray(values)[None]
-        return with_batch[..., 0] if len(self._single.shape) == 3 else with_batch
+        if len(self._single.shape) == 3:
+            return with_batch[..., 0]
+        return with_batch
 
 
 def _numbers_text(numbers: Sequence[float]) -> str:
     texts = [f"{number:.6g}" for number in numbers]
-    return texts[0] if len(set(numbers)) == 1 else f"[{', '.join(texts)}]"
+    if len(set(numbers)) == 1:
+        return texts[0]
+    return f"[{', '.join(texts)}]"
 
 
 def picture_specs(
@@ -243,7 +249,9 @@ def picture_specs(
         spec for spec in facts.sent_inputs if spec.name in MASKS and _is_mask(spec)
     )
     pictures = [spec for spec in facts.sent_inputs if spec not in masks]
-    return (pictures[0], masks) if len(pictures) == 1 else None
+    if len(pictures) == 1:
+        return (pictures[0], masks)
+    return None
 
 
 def _is_mask(spec: TensorSpec) -> bool:
@@ -327,7 +335,9 @@ def open_channels(facts: ModelFacts, options: ImageOptions) -> int | None:
     described = options.color is not None or options.size is not None
     if not described:
         return None
-    return 1 if options.color == "grayscale" else 3
+    if options.color == "grayscale":
+        return 1
+    return 3
 
 
 def picture_input(
@@ -380,7 +390,9 @@ def _fit_channels(
         options = options._replace(color=None)
     if options.color is None:
         return options
-    expected = 1 if options.color == "grayscale" else 3
+    expected = 3
+    if options.color == "grayscale":
+        expected = 1
     if expected != channels:
         raise ModelLoadError(
             f"model.toml: image.color is {options.color}, but the input has {channels} channels"

@@ -111,7 +111,8 @@ def read_picture(
             if min(placement.source.width, placement.source.height) == 0:
                 raise invalid_input("the picture is too small to be cropped")
             if not takes_any_size and placement.input != size:
-                placement, options = None, options._replace(sizing=None)
+                placement = None
+                options = options._replace(sizing=None)
         if placement is None:
             placement = place(
                 source.upright_size,
@@ -122,7 +123,9 @@ def read_picture(
             )
         else:
             _check_size(placement.input, max_pixels)
-        mode = "L" if shape.channels == 1 else "RGB"
+        mode = "RGB"
+        if shape.channels == 1:
+            mode = "L"
         decoded = _decode(source, mode, placement, max_pixels)
         resized = _resize(decoded, placement, options, region)
         width, height = placement.input
@@ -358,7 +361,8 @@ def _decode(
     image = source.image
     limit = min(EXACT_PIXELS, max_pixels)
     if image.format in SCALABLE and image.width * image.height > limit:
-        area, target = placement.source, placement.target
+        area = placement.source
+        target = placement.target
         width = max(1, int(placement.picture[0] * target.width / area.width))
         height = max(1, int(placement.picture[1] * target.height / area.height))
         size = (width, height)
@@ -463,7 +467,8 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
         raise invalid_parameter(
             "parameter region must be x,y,width,height in pixels, such as 10,20,100,80"
         ) from None
-    left, top = max(left, 0.0), max(top, 0.0)
+    left = max(left, 0.0)
+    top = max(top, 0.0)
     if not (right - left >= 1 and bottom - top >= 1):  # also true for NaN
         raise invalid_parameter(
             f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels"
@@ -545,7 +550,8 @@ def _crop_scaled(
     Scaling only the needed part would round some pixels differently than the model's own
     processor does.
     """
-    source, target = placement.source, placement.target
+    source = placement.source
+    target = placement.target
     left = round(source.x * scaled[0] / image.width)
     top = round(source.y * scaled[1] / image.height)
     box = (left, top, left + int(target.width), top + int(target.height))

@@ -254,21 +254,23 @@ class PoseEstimation(PictureTask):
     def _point_count(self) -> int:
         if self._format == YOLO:
             return self._shape[0]
-        return self._outputs[0].shape[3] if self._format == "posenet" else len(COCO)
+        if self._format == "posenet":
+            return self._outputs[0].shape[3]
+        return len(COCO)
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
         always = parameter("top_k"), parameter("threshold", default=self._threshold)
-        return (
-            (*always, parameter("iou", default=YOLO_IOU))
-            if self._format == YOLO
-            else always
-        )
+        if self._format == YOLO:
+            return (*always, parameter("iou", default=YOLO_IOU))
+        return always
 
     @property
     def _threshold(self) -> float:
         if self._options.threshold is not None:
             return self._options.threshold
-        return YOLO_THRESHOLD if self._format == YOLO else PERSON_THRESHOLD
+        if self._format == YOLO:
+            return YOLO_THRESHOLD
+        return PERSON_THRESHOLD
 
     def _names(self, count: int, language: str | None) -> Sequence[str]:
         return self._labels.in_language(language) or (
@@ -286,10 +288,12 @@ class PoseEstimation(PictureTask):
         )
         for number, entry in enumerate(answer):
             points = entry["keypoints"]
-            visible = [
-                (point["x"], point["y"]) if point["score"] >= least else None
-                for point in points
-            ]
+            visible: list[tuple[float, float] | None] = []
+            for point in points:
+                if point["score"] >= least:
+                    visible.append((point["x"], point["y"]))
+                else:
+                    visible.append(None)
             canvas.skeleton(visible, self._skeleton(len(points)), number)
 
     def _entry(
@@ -432,7 +436,8 @@ def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
     PoseNet's maps are logits; those of others may be probabilities.
     """
     rows, columns, count = heat.shape
-    flat, numbers = heat.reshape(-1, count).astype(np.float64), np.arange(count)
+    flat = heat.reshape(-1, count).astype(np.float64)
+    numbers = np.arange(count)
     best = flat.argmax(axis=0)
     scores = flat[best, numbers]
     if flat.min() < 0 or flat.max() > 1:

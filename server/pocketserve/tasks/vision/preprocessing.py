@@ -122,7 +122,9 @@ def _tflite(facts: ModelFacts) -> ImageOptions:
     if tensor.normalization is not None:
         norm = tensor.normalization
         options = options._replace(mean=norm.mean, std=norm.std)
-    properties = tensor.content.properties if tensor.content is not None else None
+    properties = None
+    if tensor.content is not None:
+        properties = tensor.content.properties
     if isinstance(properties, ImageProperties):
         options = options._replace(size=_size(properties.default_size))
     return options
@@ -136,7 +138,9 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
     properties = facts.properties
     options = ImageOptions()
     if is_ultralytics(facts):
-        resize = "crop" if properties.get("task") == "classify" else "letterbox"
+        resize = "letterbox"
+        if properties.get("task") == "classify":
+            resize = "crop"
         # The model's predictor fills the input without bars.
         if properties.get("head") == "RTDETRDecoder":
             resize = "stretch"
@@ -166,7 +170,9 @@ def _image_size(properties: Mapping[str, str]) -> tuple[int, int] | None:
     sides = literal(properties.get("imgsz", ""))
     if isinstance(sides, int):
         sides = [sides, sides]
-    return _size(tuple(sides)[::-1]) if isinstance(sides, list | tuple) else None
+    if isinstance(sides, list | tuple):
+        return _size(tuple(sides)[::-1])
+    return None
 
 
 def _yolov5(facts: ModelFacts) -> ImageOptions:
@@ -226,8 +232,12 @@ def _resample(value: object) -> str | None:
     """Return the filter of Pillow's number or of a text such as ``PIL.Image.BOX``."""
     if isinstance(value, str):
         name = value.rpartition(".")[2].lower()
-        return name if name in RESAMPLE.values() else None
-    return RESAMPLE.get(value) if isinstance(value, int) else None
+        if name in RESAMPLE.values():
+            return name
+        return None
+    if isinstance(value, int):
+        return RESAMPLE.get(value)
+    return None
 
 
 def note_unknown_processor(facts: ModelFacts) -> None:
@@ -420,8 +430,11 @@ def _enlarged(
     """Return PoolFormer's size and shorter side before the crop."""
     if exact is None:
         return None, int(shortest / fraction)
-    width, height = int(exact[0] / fraction), int(exact[1] / fraction)
-    return (None, height) if width == height else ((width, height), 0)
+    width = int(exact[0] / fraction)
+    height = int(exact[1] / fraction)
+    if width == height:
+        return (None, height)
+    return ((width, height), 0)
 
 
 def _shortest_only(
@@ -464,7 +477,8 @@ def _timm(facts: ModelFacts) -> ImageOptions:
     config = timm_settings(file)
     if not config:
         return ImageOptions()
-    mean, std = _numbers(config, "mean"), _numbers(config, "std")
+    mean = _numbers(config, "mean")
+    std = _numbers(config, "std")
     interpolation = config.get("interpolation")
     options = ImageOptions(
         mean=tuple(value * 255 for value in mean),
@@ -476,14 +490,12 @@ def _timm(facts: ModelFacts) -> ImageOptions:
     if interpolation in RESAMPLE.values():
         options = options._replace(resample=interpolation)
     shape = config.get("input_size")
-    size = (
-        _size((shape[2], shape[1]))
-        if isinstance(shape, list) and len(shape) == 3
-        else None
-    )
-    return (
-        options if size is None else _timm_sized(options, config.get("crop_mode"), size)
-    )
+    size = None
+    if isinstance(shape, list) and len(shape) == 3:
+        size = _size((shape[2], shape[1]))
+    if size is None:
+        return options
+    return _timm_sized(options, config.get("crop_mode"), size)
 
 
 def _timm_sized(
@@ -582,12 +594,16 @@ def _config_size(value: Any) -> tuple[int, int] | None:
         value = [value.get("height"), value.get("width")]
     if isinstance(value, int):
         value = [value, value]
-    return _size(value[::-1]) if isinstance(value, list) else None
+    if isinstance(value, list):
+        return _size(value[::-1])
+    return None
 
 
 def _side(length: Any) -> int:
     """Return a length in pixels; 0 if it isn't usable."""
-    return length if type(length) is int and 0 < length <= MAX_SIDE else 0
+    if type(length) is int and 0 < length <= MAX_SIDE:
+        return length
+    return 0
 
 
 def _size(sides: Any) -> tuple[int, int] | None:

@@ -50,7 +50,9 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
         strip = _converted(image.crop((0, top, image.width, bottom)), mode)
         if orientation in _TURNS:
             strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
-        at = image.height - bottom if orientation in _FROM_THE_END else top
+        at = top
+        if orientation in _FROM_THE_END:
+            at = image.height - bottom
         result.paste(strip, (at, 0) if orientation in SIDEWAYS else (0, at))
     return result
 
@@ -149,4 +151,6 @@ def _converted(image: Image, mode: str) -> Image:
         image = PIL.Image.alpha_composite(
             PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba
         )
-    return image if image.mode == mode else image.convert(mode)
+    if image.mode == mode:
+        return image
+    return image.convert(mode)

@@ -76,7 +76,8 @@ def added_token(value: Any) -> AddedToken | None:
     """Read an entry of ``added_tokens``; None for anything else."""
     if not isinstance(value, dict):
         return None
-    number, content = value.get("id"), value.get("content")
+    number = value.get("id")
+    content = value.get("content")
     if type(number) is not int or not 0 <= number < 1 << 31:
         return None
     if not isinstance(content, str) or not 0 < len(content) <= MAX_CHARS:
@@ -89,7 +90,9 @@ def added_token(value: Any) -> AddedToken | None:
 
 def _pattern(tokens: dict[str, AddedToken]) -> re.Pattern[str] | None:
     contents = sorted((content for content in tokens if content), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, contents))) if contents else None
+    if contents:
+        return re.compile("|".join(map(re.escape, contents)))
+    return None
 
 
 def _matches(

@@ -56,7 +56,8 @@ def best_spans(
 
 def with_whole_words(span: ScoredSpan, tokens: Sequence[Token]) -> tuple[int, int]:
     """Return the characters of a span's words, as far as they are in the window."""
-    first, last = span.first, span.last
+    first = span.first
+    last = span.last
     while first > 0 and tokens[first].continues:
         first -= 1
     while last + 1 < len(tokens) and tokens[last + 1].continues:

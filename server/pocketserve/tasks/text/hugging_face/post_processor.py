@@ -127,8 +127,12 @@ def _read_entry(entry: object) -> tuple[str, object, int]:
 
 def _special_numbers(numbers: Mapping[str, Any], name: object) -> list[int]:
     """Return the numbers of a special token, which may stand for several."""
-    token = numbers.get(name) if isinstance(name, str) else None
-    ids = token.get("ids") if isinstance(token, dict) else None
+    token = None
+    if isinstance(name, str):
+        token = numbers.get(name)
+    ids = None
+    if isinstance(token, dict):
+        ids = token.get("ids")
     if not isinstance(ids, list) or not 0 < len(ids) <= MAX_PARTS:
         ids = [None]
     if not all(map(_is_number, ids)):

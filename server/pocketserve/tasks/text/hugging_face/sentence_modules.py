@@ -181,7 +181,9 @@ class _Module(NamedTuple):
     def kind(self) -> str:
         """Return the library's class; empty for one of the model's own code."""
         package, _, name = self.type.rpartition(".")
-        return name if package.startswith(_PACKAGE) else ""
+        if package.startswith(_PACKAGE):
+            return name
+        return ""
 
     @property
     def is_network(self) -> bool:
@@ -201,8 +203,12 @@ def _list(facts: ModelFacts) -> list[_Module] | None:
         raise _unsupported(f"{len(content)} modules")
     modules = []
     for entry in content:
-        kind = entry.get("type") if isinstance(entry, dict) else None
-        path = entry.get("path") if isinstance(entry, dict) else None
+        kind = None
+        if isinstance(entry, dict):
+            kind = entry.get("type")
+        path = None
+        if isinstance(entry, dict):
+            path = entry.get("path")
         if not isinstance(kind, str) or not isinstance(path, str):
             raise _unsupported("an entry without type and path")
         modules.append(_Module(kind, path))
@@ -214,7 +220,9 @@ def _pooling(config: Mapping[str, Any]) -> Pooling:
     if modes is None:
         modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
         modes = modes or ["mean"]
-    names = [modes] if isinstance(modes, str) else modes
+    names = modes
+    if isinstance(modes, str):
+        names = [modes]
     if not isinstance(names, list) or not names or len(names) > len(POOLING_MODES):
         raise _unsupported("pooling_mode in 1_Pooling/config.json")
     for name in names:
@@ -239,7 +247,8 @@ def _dense(facts: ModelFacts, folder: str) -> Dense:
         tensors = parse_safetensors(path, content, MAX_WEIGHT_HEADER)
     except ModelLoadError as error:
         raise MetadataError(f"{name} can't be used: {error}") from None
-    weight, bias = _reals(tensors, "linear.weight"), _reals(tensors, "linear.bias")
+    weight = _reals(tensors, "linear.weight")
+    bias = _reals(tensors, "linear.bias")
     is_dense = weight is not None and weight.ndim == 2
     if weight is None or not is_dense or not _fits_bias(weight, bias):
         raise MetadataError(

@@ -98,7 +98,8 @@ class TokenizerSettings(NamedTuple):
         pad = self._number("pad", number_of)
         if pad is None and "pad" not in self.names:
             pad = _named_pad(pads, number_of)
-        pad = pads.get("pad_id") if pad is None else pad
+        if pad is None:
+            pad = pads.get("pad_id")
         pad_type = pads.get("pad_type_id") if self.pad_type is None else self.pad_type
         return self._with_bos_and_eos(special, number_of)._replace(
             pad=_count_or(pad, special.pad),
@@ -110,15 +111,21 @@ class TokenizerSettings(NamedTuple):
     def _pads_left(self, direction: object) -> bool:
         """Return whether texts are padded on the left; ``direction`` is tokenizer.json's."""
         side = _side(self.padding_side or direction)
-        return side == "left" if side else self.tokenizer_class.startswith(_PADS_LEFT)
+        if side:
+            return side == "left"
+        return self.tokenizer_class.startswith(_PADS_LEFT)
 
     def _number(self, role: str, number_of: Number) -> int | None:
         name = self.names.get(role)
-        return None if name is None else number_of(name)
+        if name is None:
+            return None
+        return number_of(name)
 
     def _with_bos_and_eos(self, special: Special, number_of: Number) -> Special:
-        bos, eos = self._number("bos", number_of), self._number("eos", number_of)
-        first, last = special.first, special.last
+        bos = self._number("bos", number_of)
+        eos = self._number("eos", number_of)
+        first = special.first
+        last = special.last
         rebuilds = self.tokenizer_class.startswith(_SETS_BOS)
         if self.tokenizer_class.startswith(_IGNORES_BOS):
             return special
@@ -220,21 +227,33 @@ def _named_pad(padding: Mapping[str, Any], number_of: Number) -> int | None:
 
 
 def _text_of(token: object) -> str:
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else ""
+    content = token
+    if isinstance(token, dict):
+        content = token.get("content")
+    if isinstance(content, str):
+        return content
+    return ""
 
 
 def _flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
+    if isinstance(value, bool):
+        return value
+    return None
 
 
 def _side(value: object) -> str:
-    side = str(value).lower() if isinstance(value, str) else ""
-    return side if side in ("left", "right") else ""
+    side = ""
+    if isinstance(value, str):
+        side = str(value).lower()
+    if side in ("left", "right"):
+        return side
+    return ""
 
 
 def _count_or(value: object, default: int) -> int:
-    return value if type(value) is int and 0 <= value < 1 << 31 else default
+    if type(value) is int and 0 <= value < 1 << 31:
+        return value
+    return default
 
 
 def _is_count(value: object) -> bool:

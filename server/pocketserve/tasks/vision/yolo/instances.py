@@ -66,7 +66,9 @@ class InstanceDetection(PictureTask):
     @property
     def threshold(self) -> float:
         """Return the default of the lowest score."""
-        return THRESHOLD if self._options.threshold is None else self._options.threshold
+        if self._options.threshold is None:
+            return THRESHOLD
+        return self._options.threshold
 
     @property
     def _iou(self) -> float | None:
@@ -190,7 +192,9 @@ class InstanceDetection(PictureTask):
             parameter("threshold", default=self.threshold),
             parameter("iou", default=self._iou),
         )
-        return always if self._is_rotated else (*always, parameter("mask"))
+        if self._is_rotated:
+            return always
+        return (*always, parameter("mask"))
 
     def _draw(
         self, canvas: Canvas, runs: Runs, answer: Answer, context: Placement
@@ -231,12 +235,15 @@ class InstanceDetection(PictureTask):
             if not len(matches):
                 continue
             area, inside = self._mask(outputs, rows, int(matches[0]), placement)
-            x, y = int(area.x), int(area.y)
+            x = int(area.x)
+            y = int(area.y)
             part = classes[y : y + inside.shape[0], x : x + inside.shape[1]]
             part[inside] = entry["index"]
         target = placement.target
-        left, top = round(target.x), round(target.y)
-        right, bottom = left + round(target.width), top + round(target.height)
+        left = round(target.x)
+        top = round(target.y)
+        right = left + round(target.width)
+        bottom = top + round(target.height)
         covered: Array = classes[top:bottom, left:right]
         return covered
 

@@ -81,7 +81,8 @@ class RowReader:
         suppressed = self._is_suppressed(array.shape)
         rows = self._table(array, suppressed)
         if suppressed:
-            scores, classes = rows[:, 4], rows[:, 5]
+            scores = rows[:, 4]
+            classes = rows[:, 5]
             extras = rows[:, 6:]
         else:
             end = rows.shape[1] - self._extra
@@ -112,7 +113,9 @@ class RowReader:
         if table.ndim != 2:
             raise ValueError(f"{output} holds no rows")
         rows = table if suppressed else table.T
-        least = 6 if suppressed else 5
+        least = 5
+        if suppressed:
+            least = 6
         if rows.shape[1] < least + self._extra:
             raise ValueError(f"{output} has too few numbers a row")
         return rows
@@ -142,9 +145,11 @@ def corners_of(boxes: Array, angles: Array) -> Array:
 
     Boxes are (center x, center y, width, height).
     """
-    cosines, sines = np.cos(angles), np.sin(angles)
+    cosines = np.cos(angles)
+    sines = np.sin(angles)
     centers = boxes[:, :2]
-    half_width, half_height = boxes[:, 2] / 2, boxes[:, 3] / 2
+    half_width = boxes[:, 2] / 2
+    half_height = boxes[:, 3] / 2
     along = np.stack([half_width * cosines, half_width * sines], axis=1)
     across = np.stack([-half_height * sines, half_height * cosines], axis=1)
     corners = [centers + along + across, centers + along - across]
@@ -178,8 +183,10 @@ def suppress_rotated(
 
 def _covariances(boxes: Array, angles: Array) -> Array:
     """Return the covariance (xx, yy, xy) of each box as a normal distribution."""
-    first, second = boxes[:, 2] ** 2 / 12, boxes[:, 3] ** 2 / 12
-    cosines, sines = np.cos(angles), np.sin(angles)
+    first = boxes[:, 2] ** 2 / 12
+    second = boxes[:, 3] ** 2 / 12
+    cosines = np.cos(angles)
+    sines = np.sin(angles)
     xx = first * cosines**2 + second * sines**2
     yy = first * sines**2 + second * cosines**2
     xy = (first - second) * cosines * sines
