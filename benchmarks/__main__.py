@@ -78,7 +78,9 @@ def main(
     # SystemExit also ends the servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     report.machine()  # records the load before ours
-    effort = QUICK if options.quick else FULL
+    effort = FULL
+    if options.quick:
+        effort = QUICK
     results: list[Result] = []
     code = 0
     name = ""

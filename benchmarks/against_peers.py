@@ -103,7 +103,9 @@ def run(effort: Effort) -> list[Result]:
         for model, size in AT_CONNECTIONS.items():
             if effort is not QUICK or model == reference.PHOTO_MODEL:
                 # JSON of a megabyte would take minutes.
-                candidates = _raw(sides) if model == MEGABYTE_MODEL else sides
+                candidates = sides
+                if model == MEGABYTE_MODEL:
+                    candidates = _raw(sides)
                 results += _at_connections(candidates, model, size, effort)
         if len(ALL_CORES) > 1:
             results += _released(sides, effort)
@@ -209,7 +211,9 @@ def _peer(peer: peers.Peer, port: int) -> Make:
 
 
 def _ours(model: str) -> str:
-    return reference.PHOTO_MODEL if model == PIXELS else model
+    if model == PIXELS:
+        return reference.PHOTO_MODEL
+    return model
 
 
 def _values(model: str) -> np.ndarray:
@@ -285,11 +289,15 @@ def _at_size(sides: Sides, model: str, effort: Effort, given_up: GivenUp) -> Sam
             began = time.perf_counter()
             calls.check(call)
             first = time.perf_counter() - began
-            return [first * 1e6] if first > SLOW_S else _block(call, effort, 0.1)
+            if first > SLOW_S:
+                return [first * 1e6]
+            return _block(call, effort, 0.1)
         finally:
             call.close()
 
-    blocks = BLOCKS_OF_LARGE if reference.SIZES.get(model, 0) >= LARGE else BLOCKS
+    blocks = BLOCKS
+    if reference.SIZES.get(model, 0) >= LARGE:
+        blocks = BLOCKS_OF_LARGE
     return in_blocks(sides, effort, measure, given_up, blocks)
 
 
@@ -300,7 +308,9 @@ def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Resul
         for name, theirs in samples.items():
             if name in OURS or name in FLOORS:
                 continue
-            goal = _goal(transport, name, what) if with_goals else None
+            goal = None
+            if with_goals:
+                goal = _goal(transport, name, what)
             results.append(
                 Comparison(
                     "P1",
@@ -324,7 +334,9 @@ def _goal(transport: str, peer: str, what: str) -> float | None:
         return None
     if what.startswith("64 B"):
         return SMALL_GOAL
-    return TUTORIAL_GOAL if peer.startswith("tutorial") else PHOTO_GOAL
+    if peer.startswith("tutorial"):
+        return TUTORIAL_GOAL
+    return PHOTO_GOAL
 
 
 def _http_everywhere(by_size: dict[str, Samples]) -> list[Result]:
@@ -346,10 +358,8 @@ def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
     from pocketserve_client import Client
 
     results: list[Result] = []
-    framed_url, http_url = (
-        f"socket://127.0.0.1:{ours.socket}",
-        f"http://127.0.0.1:{ours.http}",
-    )
+    framed_url = f"socket://127.0.0.1:{ours.socket}"
+    http_url = f"http://127.0.0.1:{ours.http}"
     with (
         Client(framed_url, token_file=NO_TOKEN) as framed,
         Client(http_url, token_file=NO_TOKEN) as http,
@@ -402,11 +412,10 @@ def _whole(
 def _size_curves(by_size: dict[str, Samples]) -> list[Result]:
     curves: list[Result] = []
     for name in next(iter(by_size.values())):
-        answered = {
-            model: samples[name]
-            for model, samples in by_size.items()
-            if name in samples
-        }
+        answered = {}
+        for model, samples in by_size.items():
+            if name in samples:
+                answered[model] = samples[name]
         points = [4.0 * reference.SIZES[model] for model in answered]
         curves.append(
             Curve("P1", name, "payload", "µs", points, list(answered.values()))

@@ -69,7 +69,8 @@ def run(effort: Effort) -> list[Result]:
     try:
         python = peers.ensure_environment("frameworks", install=effort is not QUICK)
     except StartError as error:
-        python, lacking = sys.executable, [name for name in makers if name != "TFLite"]
+        python = sys.executable
+        lacking = [name for name in makers if name != "TFLite"]
         results = [Missing("B1", name, str(error)) for name in lacking]
         makers = {"TFLite": makers["TFLite"]}
     folder = BENCH_FOLDER / "batches"
@@ -90,10 +91,8 @@ def run(effort: Effort) -> list[Result]:
 
 
 def _framework(name: str, servers: Mapping[str, Ours], effort: Effort) -> list[Result]:
-    model, values = (
-        f"chain-{name.lower()}",
-        np.random.default_rng(7).random((1, reference.WORK_WIDTH), np.float32),
-    )
+    model = f"chain-{name.lower()}"
+    values = np.random.default_rng(7).random((1, reference.WORK_WIDTH), np.float32)
     results: list[Result] = []
     with ExitStack() as stack:
         opened: dict[str, list[calls.Call]] = {way: [] for way in servers}

@@ -35,7 +35,8 @@ def run(effort: Effort) -> list[Result]:
         for number in range(blocks):
             for name, side in sides.items():
                 say(f"{name}, {number + 1} of {blocks}")
-                before, began = cpu_seconds(side.pid), time.perf_counter()
+                before = cpu_seconds(side.pid)
+                began = time.perf_counter()
                 count = _paced(side.call, RATE, seconds)
                 rates[name].append(count / (time.perf_counter() - began))
                 costs[name].append(1e6 * (cpu_seconds(side.pid) - before) / count)
@@ -56,7 +57,8 @@ def run(effort: Effort) -> list[Result]:
 @contextmanager
 def _sides() -> Iterator[dict[str, Side]]:
     """Return our socket, its floor, and Flask over HTTP."""
-    model, values = reference.SMALL_MODEL, values_for(reference.SMALL_MODEL)
+    model = reference.SMALL_MODEL
+    values = values_for(reference.SMALL_MODEL)
     file = str(models() / f"{model}.tflite")
     with ExitStack() as stack:
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
@@ -76,7 +78,8 @@ def _sides() -> Iterator[dict[str, Side]]:
 
 def _paced(call: Callable[[], object], rate: float, seconds: float) -> int:
     """Send requests on a schedule; return their number."""
-    count, began = int(rate * seconds), time.perf_counter()
+    count = int(rate * seconds)
+    began = time.perf_counter()
     for number in range(count):
         early = began + number / rate - time.perf_counter()
         if early > 0:

@@ -125,11 +125,9 @@ class Call:
     def status(self) -> int:
         """Return the status of the last answer."""
         answer = self.answer()
-        return (
-            int(HEADER.unpack_from(answer)[4])
-            if self._framed
-            else int(answer.split(b" ", 2)[1])
-        )
+        if self._framed:
+            return int(HEADER.unpack_from(answer)[4])
+        return int(answer.split(b" ", 2)[1])
 
     def close(self) -> None:
         """Close the connection."""

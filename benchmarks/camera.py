@@ -125,7 +125,9 @@ def _measure(
 ) -> Iterator[Result]:
     """Offer the frames to server and process in turns."""
     seconds, count = (0.4, 1) if effort is QUICK else (2.0, 5)
-    streamed, flooded, alone = Frames(), Frames(), Frames()
+    streamed = Frames()
+    flooded = Frames()
+    alone = Frames()
     superseded = dropped = 0
     for number in range(count):
         say(f"{what}, {number + 1} of {count}")
@@ -138,9 +140,10 @@ def _measure(
             continue
         with closing(calls.framed_raw(port, path, body)) as call:
             load = open_load([call], rate, seconds, drops=True)
-        in_time = [
-            seen for seen in load.with_status(OK) if seen.came <= load.began + seconds
-        ]
+        in_time = []
+        for seen in load.with_status(OK):
+            if seen.came <= load.began + seconds:
+                in_time.append(seen)
         flooded.add(seconds, [seen.age_ms for seen in in_time], [])
         superseded += len(load.with_status(SUPERSEDED))
         dropped += load.dropped

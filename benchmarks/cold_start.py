@@ -43,7 +43,9 @@ def run(effort: Effort) -> list[Result]:
 
     A first start has an empty state folder, so that the model is tried before it is loaded; a second one knows it.
     """
-    first, second, floor = [], [], []
+    first = []
+    second = []
+    floor = []
     for _ in range(min(ROUNDS, effort.rounds) + 1):
         with tempfile.TemporaryDirectory() as state:
             for starts in (first, second):
@@ -92,7 +94,8 @@ def _imports() -> Imports:
 
     They are recorded apart from the timed starts, which recording would slow down.
     """
-    ours, floor = [], []
+    ours = []
+    floor = []
     for _ in range(IMPORT_RUNS):
         with tempfile.TemporaryFile() as log:
             with our_server(

@@ -101,7 +101,8 @@ def _latency_results(measured: _Measurements) -> list[Result]:
     fast = statistics.median(measured.single[FAST])
     slow = statistics.median(measured.single[SLOW])
     title = f"1 fast caller beside 8 of a {slow / fast:.1f} x slower model"
-    samples, floor = measured.fast_beside_slow, [fast + slow]
+    samples = measured.fast_beside_slow
+    floor = [fast + slow]
     against = "one run of each"
     return [
         Comparison("F1", title, "µs", samples, floor, MEDIAN_GOAL, against=against),

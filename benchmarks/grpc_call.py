@@ -108,7 +108,8 @@ class GrpcCall(Call):
             self._left
             and (room := min(self._window, self._stream_window, self._frame_most)) > 0
         ):
-            part, self._left = self._left[:room], self._left[room:]
+            part = self._left[:room]
+            self._left = self._left[room:]
             self._window -= len(part)
             self._stream_window -= len(part)
             chunks.append(
@@ -182,12 +183,12 @@ class GrpcCall(Call):
     def status(self) -> int:
         """Return 200, or 0 without an answer."""
         whole = b"".join(self._parts)
-        return (
-            OK
-            if len(whole) >= _PREFIX.size
+        if (
+            len(whole) >= _PREFIX.size
             and _PREFIX.unpack_from(whole)[1] == len(whole) - _PREFIX.size
-            else 0
-        )
+        ):
+            return OK
+        return 0
 
     def answer(self) -> bytes:
         """The message of the last answer."""

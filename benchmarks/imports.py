@@ -31,11 +31,10 @@ def lowest(runs: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def compare(name: str, ours: Mapping[str, int], floor: Mapping[str, int]) -> Imports:
     """Compare the server's modules with those of a script."""
-    own = {
-        module: taken
-        for module, taken in ours.items()
-        if module.partition(".")[0] in OURS
-    }
+    own = {}
+    for module, taken in ours.items():
+        if module.partition(".")[0] in OURS:
+            own[module] = taken
     return Imports(
         name,
         dict(ours),

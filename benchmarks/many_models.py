@@ -26,7 +26,9 @@ START_LIMIT_MS, MEMORY_LIMIT_KB, LATENCY_GOAL = 2000.0, 20.0, 1.1
 
 def run(effort: Effort) -> list[Result]:
     """Start servers on folders of several sizes, and measure them."""
-    counts = (1, 20) if effort is QUICK else COUNTS
+    counts = COUNTS
+    if effort is QUICK:
+        counts = (1, 20)
     starts: list[float] = []
     resident: list[float] = []
     with ExitStack() as stack:
@@ -108,7 +110,9 @@ def _same_device(one: Path, other: Path) -> bool:
 
 def _loaded(effort: Effort) -> Result:
     """Memory by the number of loaded versions."""
-    counts = LOADED[:2] if effort is QUICK else LOADED
+    counts = LOADED
+    if effort is QUICK:
+        counts = LOADED[:2]
     resident = []
     values = values_for(reference.PHOTO_MODEL)
     with tempfile.TemporaryDirectory() as name:

@@ -32,7 +32,8 @@ FLOOR = (
 def run(effort: Effort) -> list[Comparison]:
     """Start both sides in turns, and read their memory."""
     embedded = ROOT / "models"
-    ours, floor = [], []
+    ours = []
+    floor = []
     for _ in range(min(ROUNDS, effort.rounds)):
         with pocketserve(embedded) as (pid, _):
             time.sleep(0.2)  # let start-up end: this is a measurement, not a test
@@ -56,7 +57,8 @@ def run(effort: Effort) -> list[Comparison]:
 
 def _after_unloading(rounds: int) -> Comparison:
     """Measure after unloading a tiny model and a large one."""
-    before, after = [], []
+    before = []
+    after = []
     for _ in range(rounds):
         with (
             our_server(models()) as ours,

@@ -57,12 +57,14 @@ def _run_m1(file: Path | None, effort: Effort) -> list[Result]:
 def _m1_results(
     title: str, samples: dict[str, list[float]], floor: list[float]
 ) -> list[Result]:
-    ours, alone = samples["ours"], "invoke alone"
+    ours = samples["ours"]
+    alone = "invoke alone"
     results: list[Result] = [
         Comparison("M1", title, "µs", ours, floor, M1_GOAL, against=alone)
     ]
     if "bare" in samples:
-        bare, handler = samples["bare"], "same behind a bare framed handler"
+        bare = samples["bare"]
+        handler = "same behind a bare framed handler"
         results += [
             Comparison("M1", handler, "µs", bare, floor, None, against=alone),
             Comparison(
@@ -81,7 +83,9 @@ def _m1_results(
 def run_t1(effort: Effort) -> list[Result]:
     """Measure eight busy connections on one core."""
     seconds, rounds = (0.3, 2) if effort is QUICK else (3.0, 5)
-    served, alone, busy = [], [], []
+    served = []
+    alone = []
+    busy = []
     with (
         _sides(find_mobilenet()) as (ours, child, name, values, label),
         pinned(CLIENT_CORE),
@@ -132,7 +136,9 @@ def _sides(
 ) -> Iterator[tuple[Ours, subprocess.Popen[bytes], str, np.ndarray, str]]:
     """Return both sides, the input and the title."""
     file = found or ROOT / "models" / "digits" / "digits.tflite"
-    label = "MobileNet v1 0.25" if found else "digits (no MobileNet here)"
+    label = "digits (no MobileNet here)"
+    if found:
+        label = "MobileNet v1 0.25"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "model.tflite")
         shutil.copyfile(file, copy)

@@ -125,14 +125,17 @@ def open_load(
         ) and looked < deadline:
             due = _send_due(load, lanes, rate, total, drops=drops)
             # Sleeping for less would be late: the system counts in milliseconds.
-            nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05
+            nap = 0.05
+            if load.offered < total:
+                nap = due - time.perf_counter() - 0.002
             if nap > 0 and not any(lane.unsent for lane in lanes):
                 ready = poller.poll(nap)
                 # The poll was woken by the answers, so they have just arrived.
                 looked = time.perf_counter()
             else:
                 ready = poller.poll(0)
-            before, looked = looked, time.perf_counter()
+            before = looked
+            looked = time.perf_counter()
             for fd, _ in ready:
                 by_fd[fd].receive(load, before)
             for lane in lanes:
@@ -145,7 +148,8 @@ def _send_due(
 ) -> float:
     """Send the due requests; return the next time."""
     for _ in range(AT_ONCE):
-        due, now = load.began + load.offered / rate, time.perf_counter()
+        due = load.began + load.offered / rate
+        now = time.perf_counter()
         if load.offered >= total or due > now:
             return due
         lane = lanes[load.offered % len(lanes)]

@@ -129,7 +129,8 @@ def values_for(model: str) -> np.ndarray:
 def socket_sides(size: str, core: int) -> Iterator[Sides]:
     """Our socket and its floors, running."""
     model, _ = CASES[size]
-    values, folder = values_for(model), models()
+    values = values_for(model)
+    folder = models()
     with ExitStack() as stack:
         ours = stack.enter_context(our_server(folder, "--threads", "1", core=core))
         file = str(folder / f"{model}.tflite")
@@ -157,7 +158,8 @@ def socket_sides(size: str, core: int) -> Iterator[Sides]:
 def http_sides(size: str, core: int) -> Iterator[Sides]:
     """Our HTTP and its floors, running."""
     model, _ = CASES[size]
-    values, folder = values_for(model), models()
+    values = values_for(model)
+    folder = models()
     file = str(folder / f"{model}.tflite")
     with ExitStack() as stack:
         ports = {

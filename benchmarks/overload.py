@@ -99,7 +99,8 @@ def _round(
         measured.peak.append(closed_loop(opened, seconds, spins=True).rate)
     measured.before_load.append(ask(child, str(seconds / 8)))
     with _connected(ours.socket, model, CONNECTIONS) as opened:
-        began, had = time.perf_counter(), cpu_seconds(ours.pid)
+        began = time.perf_counter()
+        had = cpu_seconds(ours.pid)
         measured.loads.append(
             open_load(opened, TIMES_CAPACITY * measured.peak[-1], seconds)
         )
@@ -109,7 +110,8 @@ def _round(
 
 
 def _overload(model: str, measured: Rounds) -> list[Result]:
-    loads, goodput = measured.loads, [load.goodput for load in measured.loads]
+    loads = measured.loads
+    goodput = [load.goodput for load in measured.loads]
     had = f"server had {100 * min(measured.shares):.0f} to {100 * max(measured.shares):.0f} % of its core"
     what = f"{model}, answers at {TIMES_CAPACITY} x capacity ({had}, {_own_lateness(loads)})"
     alone = f"{model}, the model alone before the overload"
@@ -130,7 +132,8 @@ def _overload(model: str, measured: Rounds) -> list[Result]:
     ]
     refusals = [age for load in loads for age in load.believed(REFUSED)]
     if refusals:
-        what, limit = f"{model}, refusals ({_doubted(loads)})", [REFUSAL_LIMIT_MS]
+        what = f"{model}, refusals ({_doubted(loads)})"
+        limit = [REFUSAL_LIMIT_MS]
         results.append(
             Comparison(
                 "O1", what, "ms", refusals, limit, 1.0, against="limit", statistic="p99"
@@ -173,10 +176,9 @@ def _connected(
     port: int, model: str, count: int, **parameters: object
 ) -> Iterator[list[calls.Call]]:
     with ExitStack() as stack:
-        opened = [
-            calls.framed(port, model, VALUES, greet=True, **parameters)
-            for _ in range(count)
-        ]
+        opened = []
+        for _ in range(count):
+            opened.append(calls.framed(port, model, VALUES, greet=True, **parameters))
         for call in opened:
             stack.callback(call.close)
         yield opened

@@ -51,11 +51,9 @@ class Peer:
 
     def python(self) -> str:
         """The interpreter of its environment."""
-        return (
-            str(BENCH_FOLDER / self.environment / "bin" / "python")
-            if self.environment
-            else sys.executable
-        )
+        if self.environment:
+            return str(BENCH_FOLDER / self.environment / "bin" / "python")
+        return sys.executable
 
     def call(self, port: int, body: bytes) -> calls.Call:
         """A request to it over a connection of its own."""
@@ -71,7 +69,9 @@ def _json(key: str) -> Callable[[np.ndarray], bytes]:
 
 
 def _oip(values: np.ndarray) -> bytes:
-    datatype = "UINT8" if values.dtype == np.uint8 else "FP32"
+    datatype = "FP32"
+    if values.dtype == np.uint8:
+        datatype = "UINT8"
     tensor = {
         "name": "x",
         "shape": list(values.shape),
@@ -212,7 +212,9 @@ def _install(environment: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"not within {INSTALL_TIMEOUT_S} s"
-    return reason_of(done.stdout + done.stderr) if done.returncode else ""
+    if done.returncode:
+        return reason_of(done.stdout + done.stderr)
+    return ""
 
 
 def reason_of(errors: str) -> str:

@@ -167,10 +167,8 @@ def check_labels(child: subprocess.Popen[bytes], answer: dict[str, Any]) -> None
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(b"labels\n")
     child.stdin.flush()
-    labels, ours = (
-        json.loads(child.stdout.readline()),
-        [entry["label"] for entry in answer["predictions"]],
-    )
+    labels = json.loads(child.stdout.readline())
+    ours = [entry["label"] for entry in answer["predictions"]]
     if labels != ours:
         raise RuntimeError(
             f"both sides were asked the same: one process says {labels}, the server {ours}"
@@ -203,7 +201,8 @@ def pillow_drawn(
     upright.thumbnail((width, DRAWN_SIDE), Image.Resampling.BILINEAR)
     picture = Image.new("RGB", (width, height), (24, 26, 31))
     picture.paste(upright)
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(40)
+    draw = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(40)
     line = (height - upright.height) / max(1, len(entries))
     for row, entry in enumerate(entries):
         top = upright.height + row * line

@@ -101,12 +101,16 @@ def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> No
 
 
 def _draw_curve(axes: Any, curve: dict[str, Any], number: int) -> None:
-    side, points, samples = curve["side"], curve["points"], curve["samples"]
+    side = curve["side"]
+    points = curve["points"]
+    samples = curve["samples"]
     colour, marker = STYLES.get(side, OTHER)
     medians = [statistics.median(times) / 1e3 for times in samples]
     low, high = zip(*(_quarters(times) for times in samples), strict=True)
     axes.fill_between(points, low, high, color=colour, alpha=0.15, lw=0)
-    width = 2.5 if side.startswith("pocketserve") else 1.2
+    width = 1.2
+    if side.startswith("pocketserve"):
+        width = 2.5
     line = "-" if marker else ("--", ":")[number % 2]
     axes.plot(points, medians, marker + line, color=colour, lw=width, label=side)
 

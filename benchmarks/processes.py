@@ -50,7 +50,9 @@ class Ours:
 
 def cores() -> list[int]:
     """Return this process's cores; empty if unknown."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return []
 
 
 def arrange(
@@ -102,11 +104,9 @@ def pinning() -> str:
     if len(ALL_CORES) == 1:
         return f"client and servers share core {ALL_CORES[0]}: there is no other"
     client, server = ALL_CORES[:2]
-    halves = (
-        ", which is a half of the same one (hyper-threading)"
-        if server in twins_of(client)
-        else ""
-    )
+    halves = ""
+    if server in twins_of(client):
+        halves = ", which is a half of the same one (hyper-threading)"
     return f"client on core {client}, servers on core {server}{halves}"
 
 

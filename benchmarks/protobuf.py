@@ -7,7 +7,9 @@ def field(number: int, content: bytes | str | int) -> bytes:
     """A field of a protobuf message."""
     if isinstance(content, int):
         return _varint(number << 3) + _varint(content)
-    encoded = content.encode() if isinstance(content, str) else content
+    encoded = content
+    if isinstance(content, str):
+        encoded = content.encode()
     return _varint(number << 3 | 2) + _varint(len(encoded)) + encoded
 
 

@@ -102,7 +102,8 @@ class Graph:
         self.tree.operatorCodes.append(code)
         item = self.schema.OperatorT()
         item.opcodeIndex = len(self.tree.operatorCodes) - 1
-        item.inputs, item.outputs = list(taken), [given]
+        item.inputs = list(taken)
+        item.outputs = [given]
         if options:
             item.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
             item.builtinOptions = getattr(self.schema, f"{options}T")()
@@ -152,7 +153,8 @@ def work_model(layers: int, *, free: bool = False) -> bytes:
     weights = graph.tensor("weights", [WORK_WIDTH, WORK_WIDTH], work_matrix())
     taken = given = graph.tensor("x", [1, WORK_WIDTH], free=free)
     for layer in range(layers):
-        before, given = given, graph.tensor(f"y{layer}", [1, WORK_WIDTH], free=free)
+        before = given
+        given = graph.tensor(f"y{layer}", [1, WORK_WIDTH], free=free)
         graph.operator(
             "FULLY_CONNECTED", [before, weights, -1], given, "FullyConnectedOptions"
         )

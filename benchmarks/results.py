@@ -43,11 +43,10 @@ def main(source: Path, target: Path) -> int:
 
 def page(content: dict[str, Any]) -> Iterator[str]:
     """Return the page's lines from the report's file."""
-    here, results = content["machine"], content["results"]
-    system, python = (
-        here["platform"].partition("-")[0],
-        here["python"].partition(" ")[0],
-    )
+    here = content["machine"]
+    results = content["results"]
+    system = here["platform"].partition("-")[0]
+    python = here["python"].partition(" ")[0]
     machine = f"{here['processor'] or 'unknown processor'}, {plural(here['cores'], 'core')}, {system}, Python {python}"
     yield HEAD.format(when=content["time"], machine=machine, least=P99_LEAST)
     yield from _table(
@@ -97,10 +96,8 @@ def _comparison(item: Comparison) -> list[str]:
         if item.goal is None
         else f"{'≤' if item.rule == 'most' else '≥'} {item.goal:g}"
     )
-    ours, floor = (
-        _values(item, item.ours, item.ours_median),
-        _values(item, item.floor, item.floor_median),
-    )
+    ours = _values(item, item.ours, item.ours_median)
+    floor = _values(item, item.floor, item.floor_median)
     return [
         item.name,
         what,

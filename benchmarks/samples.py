@@ -47,8 +47,11 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """Return our time relative to the floor's, or the inverse."""
-        ours, floor = self.ours_median, self.floor_median
-        return floor / ours if self.rule == "faster" else ours / floor
+        ours = self.ours_median
+        floor = self.floor_median
+        if self.rule == "faster":
+            return floor / ours
+        return ours / floor
 
     @property
     def verdict(self) -> str:
@@ -58,7 +61,9 @@ class Comparison:
         met = (
             self.ratio <= self.goal if self.rule == "most" else self.ratio >= self.goal
         )
-        return "met" if met else "MISSED"
+        if met:
+            return "met"
+        return "MISSED"
 
     def to_json(self) -> dict[str, Any]:
         """The result with its raw samples, and their percentiles."""
@@ -216,5 +221,7 @@ def growth(
         (value - start - slope * point) ** 2
         for point, value in zip(points, values, strict=True)
     )
-    r2 = 1 - left / spread if spread else 1.0
+    r2 = 1.0
+    if spread:
+        r2 = 1 - left / spread
     return Growth(name, what, unit, per, list(points), list(values), slope, start, r2)

@@ -84,15 +84,11 @@ def _command(packages: Path, folder: Path, port: int) -> list[str]:
 
     The wheel has a build of that backend for each version of Python.
     """
-    installed, backend = (
-        packages / "pytriton" / "tritonserver",
-        folder / "backends" / "python",
-    )
+    installed = packages / "pytriton" / "tritonserver"
+    backend = folder / "backends" / "python"
     shutil.copytree(installed / "backends" / "python", backend)
-    version, program = (
-        packages.parent.name.removeprefix("python"),
-        "triton_python_backend_stub",
-    )
+    version = packages.parent.name.removeprefix("python")
+    program = "triton_python_backend_stub"
     # Beside its libraries, which it finds relative to itself.
     (backend / program).symlink_to(
         installed / "python_backend_stubs" / version / program

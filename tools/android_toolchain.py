@@ -493,12 +493,14 @@ def _unpack(store: Path, root: Path) -> None:
 
 def _write_programs(folder: Path) -> None:
     """Small scripts that start each program with the libraries beside it."""
-    root, programs = folder / "root", folder / "bin"
+    root = folder / "root"
+    programs = folder / "bin"
     programs.mkdir(exist_ok=True)
     tools = root / "usr/lib/android-sdk/build-tools/debian"
-    libraries = {
-        str(file.parent) for file in root.rglob("*.so*") if "share" not in file.parts
-    }
+    libraries = set()
+    for file in root.rglob("*.so*"):
+        if "share" not in file.parts:
+            libraries.add(str(file.parent))
     setting = f"LD_LIBRARY_PATH={shlex.quote(os.pathsep.join(sorted(libraries)))}"
     for name in ("aapt2", "zipalign", "dexdump"):
         _write_program(
@@ -534,7 +536,9 @@ def _check_complete(found: Paths) -> None:
 def fetched_before() -> Path | None:
     """Return the folder with packages that the environment names."""
     value = os.environ.get(DEBS_VARIABLE)
-    return Path(value).expanduser() if value else None
+    if value:
+        return Path(value).expanduser()
+    return None
 
 
 def say(text: str) -> None:

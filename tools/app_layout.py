@@ -121,7 +121,8 @@ class View:
     @property
     def padding(self) -> Sides:
         """Return the padding, with the room of the system's bars."""
-        every, look = self.attributes.get("padding"), self.look.padding
+        every = self.attributes.get("padding")
+        look = self.look.padding
         names = ("paddingStart", "paddingTop", "paddingEnd", "paddingBottom")
         if self.back:
             look = look._replace(left=BACK_DP)
@@ -215,7 +216,9 @@ class _Layout:
             self._text(view, width, height)
         else:
             room = (width.size, height.size)
-            natural = (0.0, 4.0) if view.kind == "ProgressBar" else room
+            natural = room
+            if view.kind == "ProgressBar":
+                natural = (0.0, 4.0)
             view.width, view.height = (
                 _resolve(natural[0], width),
                 _resolve(natural[1], height),
@@ -229,7 +232,8 @@ class _Layout:
         height: Spec,
         used: tuple[float, float] = (0, 0),
     ) -> None:
-        pad, margin = view.padding, child.margin
+        pad = view.padding
+        margin = child.margin
         self.measure(
             child,
             _child_spec(
@@ -247,7 +251,9 @@ class _Layout:
     def _frame(self, view: View, width: Spec, height: Spec) -> None:
         """Measure a FrameLayout, or a ScrollView of any height."""
         children = [child for child in view.children if child.visible]
-        inner = Spec("free", 0.0) if view.kind == "ScrollView" else height
+        inner = height
+        if view.kind == "ScrollView":
+            inner = Spec("free", 0.0)
         for child in children:
             self._child(view, child, width, inner)
         widest = max(
@@ -262,7 +268,9 @@ class _Layout:
     def _linear(self, view: View, width: Spec, height: Spec) -> None:
         along = _is_column(view)
         children = [child for child in view.children if child.visible]
-        spec = height if along else width
+        spec = width
+        if along:
+            spec = height
         pad = view.padding.along if along else view.padding.across
         used = 0.0
         for child in children:
@@ -296,7 +304,9 @@ class _Layout:
             self.measure(child, own, other)
 
     def _text(self, view: View, width: Spec, height: Spec) -> None:
-        look, pad, size = view.look, view.padding, view.letters
+        look = view.look
+        pad = view.padding
+        size = view.letters
         medium = look.medium or view.attributes.get("textStyle") == "bold"
         room = width.size - pad.across - look.beside
         if width.mode == "free" or look.single:
@@ -318,7 +328,9 @@ class _Layout:
         for paragraph in text.split("\n") if text else []:
             line = ""
             for word in paragraph.split(" "):
-                longer = f"{line} {word}" if line else word
+                longer = word
+                if line:
+                    longer = f"{line} {word}"
                 if self._width_of(longer, size, medium) <= room + 0.01:
                     line = longer
                     continue
@@ -358,7 +370,9 @@ def _length(view: View, along: bool) -> str:
 
 
 def _outer(view: View, along: bool) -> float:
-    return view.height + view.margin.along if along else view.width + view.margin.across
+    if along:
+        return view.height + view.margin.along
+    return view.width + view.margin.across
 
 
 def _child_spec(parent: Spec, used: float, length: str) -> Spec:
@@ -378,8 +392,10 @@ def _resolve(natural: float, spec: Spec) -> float:
 
 def _place(view: View, x: float, y: float) -> None:
     """Place a measured view and its children."""
-    view.x, view.y = x, y
-    left, top = x + view.padding.left, y + view.padding.top
+    view.x = x
+    view.y = y
+    left = x + view.padding.left
+    top = y + view.padding.top
     is_list = view.kind == "LinearLayout"
     is_row = is_list and not _is_column(view)
     for child in view.children:
@@ -399,8 +415,12 @@ def _offset(view: View, child: View, is_row: bool) -> float:
     slack = view.height - view.padding.along - child.height - child.margin.along
     if is_row:
         gravity = view.attributes.get("gravity", "")
-        return slack / 2 if gravity in ("center", "center_vertical") else 0.0
-    return slack if child.attributes.get("layout_gravity") == "bottom" else 0.0
+        if gravity in ("center", "center_vertical"):
+            return slack / 2
+        return 0.0
+    if child.attributes.get("layout_gravity") == "bottom":
+        return slack
+    return 0.0
 
 
 def faults(root: View, phone: Phone, measure: Measure) -> list[str]:
@@ -426,7 +446,9 @@ def _faults(
     if view.lines:
         for fault in _text_faults(view, measure):
             yield view, fault
-    inner = float("inf") if view.kind == "ScrollView" else end
+    inner = end
+    if view.kind == "ScrollView":
+        inner = float("inf")
     for child in view.children:
         yield from _faults(child, phone, measure, inner)
 
@@ -444,7 +466,8 @@ def _size_faults(view: View, phone: Phone, end: float) -> Iterator[str]:
 
 
 def _text_faults(view: View, measure: Measure) -> Iterator[str]:
-    look, pad = view.look, view.padding
+    look = view.look
+    pad = view.padding
     medium = look.medium or view.attributes.get("textStyle") == "bold"
     room = view.width - pad.across - look.beside
     if view.icon:

@@ -37,7 +37,9 @@ class Phone:
     @property
     def name(self) -> str:
         """Return a short description."""
-        shade = "dark" if self.night else "light"
+        shade = "light"
+        if self.night:
+            shade = "dark"
         return f"{self.width:.0f}dp-{self.language}-{shade}-{self.font_scale}"
 
 
@@ -97,9 +99,9 @@ class Resources:
     def attributes(self, element: ElementTree.Element) -> dict[str, str]:
         """Return a view's attributes, including those of its style."""
         style = self.styles.get(element.get("style", "").removeprefix("@style/"), {})
-        given = {
-            key.removeprefix(ANDROID): value for key, value in element.attrib.items()
-        }
+        given = {}
+        for key, value in element.attrib.items():
+            given[key.removeprefix(ANDROID)] = value
         both = {
             **{key.removeprefix("android:"): value for key, value in style.items()},
             **given,
@@ -113,11 +115,9 @@ class Resources:
 
     def text(self, value: str) -> str:
         """Return a text or the one that a reference names."""
-        return (
-            self.texts[value.removeprefix("@string/")]
-            if value.startswith("@string/")
-            else value
-        )
+        if value.startswith("@string/"):
+            return self.texts[value.removeprefix("@string/")]
+        return value
 
     def colour(self, value: str) -> str | None:
         """Return the app's colour for a reference, if any."""
@@ -144,10 +144,14 @@ class Resources:
 def _appearance(parent: str) -> dict[str, str]:
     """Return the text size that a style inherits from the platform."""
     match = re.search(r"TextAppearance\.Material\.(\w+)$", parent)
-    return {"letters": str(TEXT_SIZES[match[1]])} if match else {}
+    if match:
+        return {"letters": str(TEXT_SIZES[match[1]])}
+    return {}
 
 
 def dp(value: str, default: float = 0.0) -> float:
     """Return a length in dp."""
     match = re.fullmatch(r"(-?[\d.]+)dp", value)
-    return float(match[1]) if match else default
+    if match:
+        return float(match[1])
+    return default

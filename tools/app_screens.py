@@ -193,7 +193,9 @@ class Painter:
         picture: Image.Image | None = None,
         answer: Answer | None = None,
     ) -> None:
-        self._phone, self._picture, self._answer = phone, picture, answer
+        self._phone = phone
+        self._picture = picture
+        self._answer = answer
         self._shades = PALETTES[phone.night]
         self.image = Image.new(
             "RGB",
@@ -226,7 +228,8 @@ class Painter:
         """Draw the system's bars; return the picture in few colours."""
         bar = 14 * SCALE
         self._draw.text((bar, 5 * SCALE), "12:30", "#FFFFFF", font(12 * SCALE, True))
-        middle, low = self._phone.width / 2, self._phone.height - 12
+        middle = self._phone.width / 2
+        low = self._phone.height - 12
         self._box(middle - 50, low, 100, 4, _rgba(self._shades["faint"]))
         return self.image.quantize(COLOURS_KEPT, dither=Image.Dither.NONE)
 
@@ -259,7 +262,9 @@ class Painter:
         medium = view.look.medium or view.attributes.get("textStyle") == "bold"
         room = view.width - view.padding.across
         for number, line in enumerate(view.lines):
-            left = x + (room - width_of(line, size, medium)) / 2 if centred else x
+            left = x
+            if centred:
+                left = x + (room - width_of(line, size, medium)) / 2
             self._text(left, y + size * (LINE * number + 0.1), line, size, medium, ink)
 
     def _text(
@@ -285,7 +290,8 @@ class Painter:
                 self._box(left + 3, middle + row - 1, 18, 2, (255, 255, 255, 255))
                 self._box(left + knob, middle + row - 3, 2, 6, (255, 255, 255, 255))
         if view.back:
-            tip, width = (view.x + 20) * SCALE, round(2 * SCALE)
+            tip = (view.x + 20) * SCALE
+            width = round(2 * SCALE)
             self._draw.line(
                 [tip, middle * SCALE, tip + 16 * SCALE, middle * SCALE],
                 "#FFFFFF",
@@ -328,7 +334,8 @@ class Painter:
         self._lines(
             view, view.x + view.padding.left, self._middle(view), self._shades["text"]
         )
-        x, y = view.x + view.width - 20, view.y + view.height / 2
+        x = view.x + view.width - 20
+        y = view.y + view.height / 2
         points = [(x - 5, y - 2), (x + 5, y - 2), (x, y + 3)]
         self._draw.polygon(
             [(a * SCALE, b * SCALE) for a, b in points], fill=self._shades["faint"]
@@ -338,7 +345,8 @@ class Painter:
         self._lines(
             view, view.x + view.padding.left, self._middle(view), self._shades["text"]
         )
-        x, y = view.x + view.width - view.padding.right - 40, view.y + view.height / 2
+        x = view.x + view.width - view.padding.right - 40
+        y = view.y + view.height / 2
         accent = view.resources.colours["accent"]
         self._box(x, y - 7, 36, 14, _rgba(accent, 110), 7)
         self._box(x + 18, y - 10, 20, 20, _rgba(accent), 10)
@@ -347,7 +355,9 @@ class Painter:
         y = view.y + view.height / 2
         self._box(view.x + 7, y - 9, 18, 18, _rgba(view.resources.colours["accent"]), 2)
         tick = [(11, 0), (14, 4), (21, -4)]
-        points = [((view.x + a) * SCALE, (y + b) * SCALE) for a, b in tick]
+        points = []
+        for a, b in tick:
+            points.append(((view.x + a) * SCALE, (y + b) * SCALE))
         self._draw.line(points, "#FFFFFF", round(2 * SCALE))
         self._lines(view, view.x + 32, self._middle(view), self._shades["text"])
 
@@ -371,7 +381,8 @@ class Painter:
         for painted in (self._frame, self._name):
             for entry in reversed(self._answer["predictions"]):
                 box = entry["box"]
-                x, y = left + box["x"] * factor, top + box["y"] * factor
+                x = left + box["x"] * factor
+                y = top + box["y"] * factor
                 painted(
                     view,
                     x,
@@ -395,11 +406,10 @@ class Painter:
         self, view: View, x: float, y: float, right: float, bottom: float, entry: Answer
     ) -> None:
         shade = colour(entry["index"])
-        name, size = (
-            f"{entry['label']} {entry['score']:.0%}".replace("%", " %"),
-            14 * self._phone.font_scale,
-        )
-        wide, high = width_of(name, size, False) + size * 0.65, size * 1.3
+        name = f"{entry['label']} {entry['score']:.0%}".replace("%", " %")
+        size = 14 * self._phone.font_scale
+        wide = width_of(name, size, False) + size * 0.65
+        high = size * 1.3
         start = max(view.x, min(x, view.x + view.width - wide))
         low = y if y - view.y >= high else max(view.y, y) + high
         self._box(start, low - high, wide, high, (*shade, 255))
@@ -414,7 +424,8 @@ class Painter:
         )
 
     def _listview(self, view: View) -> None:
-        y, scale = view.y, self._phone.font_scale
+        y = view.y
+        scale = self._phone.font_scale
         for first, second in view.rows:
             for text, size, ink in zip(
                 (first, second), ROW_TEXTS, ("text", "faint"), strict=True
@@ -435,12 +446,15 @@ def _filled(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
             max(size[1], round(picture.height * factor)),
         )
     )
-    left, top = (larger.width - size[0]) // 2, (larger.height - size[1]) // 2
+    left = (larger.width - size[0]) // 2
+    top = (larger.height - size[1]) // 2
     return larger.crop((left, top, left + size[0], top + size[1]))
 
 
 def _rgba(colour: str, alpha: int = 255) -> tuple[int, int, int, int]:
-    parts = [int(colour[at : at + 2], 16) for at in range(1, len(colour), 2)]
+    parts = []
+    for at in range(1, len(colour), 2):
+        parts.append(int(colour[at : at + 2], 16))
     red, green, blue = parts[-3:]
     return red, green, blue, parts[0] if len(parts) == 4 else alpha
 
@@ -492,9 +506,12 @@ def ask() -> Answer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the documentation's pictures; returns the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = arguments
+    if arguments is None:
+        given = sys.argv[1:]
     folder = Path(given[0]) if given else ROOT / "docs" / "images"
-    picture, answer = Image.open(SAMPLE).convert("RGB"), ask()
+    picture = Image.open(SAMPLE).convert("RGB")
+    answer = ask()
     for file, (name, phone) in PICTURES.items():
         seen = (picture, answer) if name == "live" else (None, None)
         draw(name, phone, *seen).save(folder / f"{file}.png", optimize=True)

@@ -107,10 +107,8 @@ def paths(
 
 def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        root, title = (
-            Path(name),
-            "Kotlin, ProGuard and the manifest merger (about 60 MB)",
-        )
+        root = Path(name)
+        title = "Kotlin, ProGuard and the manifest merger (about 60 MB)"
         unpack_packages(root, dict.fromkeys(PACKAGES), RELEASE, title, mirror, debs)
         for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS, *MERGER_JARS}:
             source = root / "usr/share/java" / f"{jar}.jar"

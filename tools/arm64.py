@@ -130,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"  {name:8} {'passed' if passed else 'FAILED'}  {said}  ({seconds:.0f} s)"
         )
-    return 0 if all(passed for passed, _, _ in results.values()) else 1
+    if all(passed for passed, _, _ in results.values()):
+        return 0
+    return 1
 
 
 def _timed(name: str, step: Any) -> tuple[bool, str, float]:
@@ -210,7 +212,9 @@ def _distance(expected: dict[str, float], found: dict[str, float]) -> float:
 
 
 def _tolerance(name: str) -> float:
-    return QUANTISED_TOLERANCE if "int8" in name else TOLERANCE
+    if "int8" in name:
+        return QUANTISED_TOLERANCE
+    return TOLERANCE
 
 
 def tests(python: Path) -> tuple[bool, str]:
@@ -267,7 +271,8 @@ def _fetch_emulator(folder: Path, mirror: str) -> None:
 
 
 def _write_python(folder: Path, python: Path) -> None:
-    emulator, root = folder / "emulator/usr/bin/qemu-aarch64", folder / "root"
+    emulator = folder / "emulator/usr/bin/qemu-aarch64"
+    root = folder / "root"
     words = [emulator, "-L", root, "-0", python, root / f"usr/bin/python{PYTHON}"]
     write_script(
         python,

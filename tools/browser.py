@@ -78,7 +78,9 @@ def find(name: str) -> Path | None:
     place = os.environ.get(browser.variable) or next(
         filter(None, map(shutil.which, browser.programs)), None
     )
-    return Path(place) if place else None
+    if place:
+        return Path(place)
+    return None
 
 
 def provide(name: str, folder: Path | None = None, mirror: str | None = None) -> Path:

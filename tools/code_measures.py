@@ -75,9 +75,10 @@ def _loose_modules(package: Path) -> int:
 
 def _of_source(tree: ast.Module, places: Counter[str]) -> Counter[str]:
     """Return a module's counts, and add its public names."""
-    definitions = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
+    definitions = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            definitions.append(node)
     places.update({d.name for d in definitions if d.name[0] != "_"} - INTERFACES)
     vague = sum(name.strip("_") in VAGUE_NAMES for name in _bound_names(tree))
     questions = sum(_first_word(text) in QUESTION_WORDS for text in _docstrings(tree))
@@ -119,7 +120,9 @@ def main() -> int:
     limits = dict.fromkeys(sentences, 0) | stored
     for name, count in counts.items():
         if count or name not in sentences:
-            limit = f" (at most {limits[name]})" if name in limits else ""
+            limit = ""
+            if name in limits:
+                limit = f" (at most {limits[name]})"
             print(f"{count:7} {name}{limit}")
     if "--lower" in sys.argv[1:]:
         _lower(stored, counts)

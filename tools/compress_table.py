@@ -71,7 +71,8 @@ def write_data(model: str, folder: Path) -> tuple[Path, Path]:
     datasets = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(datasets)
     x_train, y_train, x_test, y_test = getattr(datasets, f"{model}_split")()
-    train, test = folder / f"{model}-train.npz", folder / f"{model}-test.npz"
+    train = folder / f"{model}-train.npz"
+    test = folder / f"{model}-test.npz"
     np.savez(train, **{INPUTS[model]: x_train, "labels": y_train})
     np.savez(test, **{INPUTS[model]: x_test, "labels": y_test})
     return train, test
@@ -110,7 +111,8 @@ def compress(cell: Cell, folder: Path) -> Compression:
 
 def _run(cell: Cell, folder: Path, data: tuple[Path, Path]) -> Compression:
     options = options_of(cell)
-    student, version = options.pop("student", None), options.pop("version", None)
+    student = options.pop("student", None)
+    version = options.pop("version", None)
     numbers: dict[str, Number | None] = {
         name: OPTIONS[name].type(text) for name, text in options.items()
     }
@@ -119,7 +121,8 @@ def _run(cell: Cell, folder: Path, data: tuple[Path, Path]) -> Compression:
     settings = ConversionSettings(
         folder / "models", folder / "state", version=version, limits=limits
     )
-    entry, recipe = scan(folder / "models")[cell.model], recipe_named(cell.recipe)
+    entry = scan(folder / "models")[cell.model]
+    recipe = recipe_named(cell.recipe)
     compressor = ModelCompressor(
         entry, recipe, settings, wishes, lambda title, share: None, print
     )

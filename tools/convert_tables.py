@@ -87,9 +87,9 @@ def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
         cells.setdefault(_parts(name)[1:], []).append(outcome)
     for source in SOURCE_ORDER:
         for kind in KINDS:
-            row = [
-                _count(cells.get((source, kind, mode), [])) for mode in QUANTIZE_MODES
-            ]
+            row = []
+            for mode in QUANTIZE_MODES:
+                row.append(_count(cells.get((source, kind, mode), [])))
             if any(row):
                 yield [TITLES[source], f"`{kind}`", *row]
 

@@ -92,7 +92,8 @@ def ready_python(
     """
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    stamp, inputs = folder / "made-from", fingerprint(folder, script)
+    stamp = folder / "made-from"
+    inputs = fingerprint(folder, script)
     made_from, _, python = (
         stamp.read_text("utf-8").partition("\n") if stamp.exists() else ("", "", "")
     )
@@ -237,11 +238,10 @@ def run_python(
     python: Path, *arguments: str, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run this Python with the project's packages."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("POCKETSERVE_", "PYTHON"))
-    }
+    kept = {}
+    for name, value in os.environ.items():
+        if not name.startswith(("POCKETSERVE_", "PYTHON")):
+            kept[name] = value
     environment = {**kept, "PYTHONPATH": sources(), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [str(python), *arguments]
     return subprocess.run(

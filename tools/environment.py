@@ -281,7 +281,9 @@ def distributions(environment: Environment) -> list[str]:
     """Return the client, the server and the lab, with their extras."""
     requirements = [str(ROOT / "client")]
     for folder, extras in ((ROOT, environment.extras), (ROOT / "lab", environment.lab)):
-        suffix = f"[{','.join(extras)}]" if extras else ""
+        suffix = ""
+        if extras:
+            suffix = f"[{','.join(extras)}]"
         requirements.append(f"{folder}{suffix}")
     return requirements
 

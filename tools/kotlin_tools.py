@@ -121,10 +121,8 @@ def _wheel(work: Path, debs: Path | None) -> Path:
 def _take_out(wheel: Path, folder: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for name, packed in JARS.items():
-            source, jar = (
-                archive.open(f"run_kotlin_kernel/jars/{packed}.jar"),
-                folder / f"{name}.jar",
-            )
+            source = archive.open(f"run_kotlin_kernel/jars/{packed}.jar")
+            jar = folder / f"{name}.jar"
             with source, jar.open("wb") as target:
                 shutil.copyfileobj(source, target)
     with (

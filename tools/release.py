@@ -91,7 +91,8 @@ def build(sources: Path, output: Path, version: str, epoch: int) -> None:
         ROOT / ".android-toolchain"
     )
     variables["POCKETSERVE_ANDROID_TOOLCHAIN"] = toolchain
-    python, bridge = sys.executable, sources / "build" / "bridge"
+    python = sys.executable
+    bridge = sources / "build" / "bridge"
     pin(sources, version)
     for folder in DISTRIBUTIONS:
         _run(
@@ -193,7 +194,8 @@ def write_parts(output: Path, version: str, epoch: int) -> None:
 
 def requirements(name: str) -> list[str]:
     """Return a package and its dependencies in a stable order."""
-    names, queue = {name}, [name]
+    names = {name}
+    queue = [name]
     while queue:
         fresh = set(needs(queue.pop())) - names
         names |= fresh
@@ -286,7 +288,9 @@ def differences(first: Path, second: Path) -> list[str]:
 
 def write_sums(folder: Path) -> None:
     """Write SHA256SUMS of all files, as ``sha256sum --check`` reads it."""
-    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    lines = []
+    for path in sorted(folder.iterdir()):
+        lines.append(f"{_sha256(path)}  {path.name}\n")
     (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
 
 

@@ -59,7 +59,8 @@ def sentences(text: str) -> Iterator[Sentence]:
         if words := tuple(_WORD.findall(part)):
             first = start + len(part) - len(part.lstrip())
             yield Sentence(text.count("\n", 0, first) + 1, words)
-        start = end.end() if end else start
+        if end:
+            start = end.end()
 
 
 def _blank(match: re.Match[str]) -> str:

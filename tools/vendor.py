@@ -121,10 +121,11 @@ def _files(folder: Path) -> list[Path]:
 
 def _sums(folder: Path) -> str:
     """Return the input of ``sha256sum -c``."""
-    lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
-        for path in _files(folder)
-    ]
+    lines = []
+    for path in _files(folder):
+        lines.append(
+            f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
+        )
     return "".join(lines)
 
 

@@ -77,14 +77,13 @@ class Zoo:
         stop: float = float("inf"),
         seconds: float = 0.0,
     ) -> None:
-        self._results, self._build, self._stop, self._seconds = (
-            results,
-            build,
-            stop,
-            seconds,
-        )
+        self._results = results
+        self._build = build
+        self._stop = stop
+        self._seconds = seconds
         self._limits = ProcessLimits(timeout, MEMORY_BYTES)
-        self._models, self._state = work / "models", work / "state"
+        self._models = work / "models"
+        self._state = work / "state"
         self._models.mkdir(parents=True)
         self._state.mkdir(mode=0o700)
 
@@ -97,11 +96,10 @@ class Zoo:
         """
         for group in sorted({path.group for path in paths}):
             for architecture in sorted(architectures, key=lambda item: item.parameters):
-                due = [
-                    p
-                    for p in paths
-                    if p.group == group and p.library == architecture.library
-                ]
+                due = []
+                for p in paths:
+                    if p.group == group and p.library == architecture.library:
+                        due.append(p)
                 due = [
                     path
                     for path in due
@@ -202,7 +200,9 @@ class Zoo:
                             architecture.name, source, conversion.version
                         )
                 except ConversionError as error:
-                    state = "failed" if UNFORESEEN.search(error.message) else "refused"
+                    state = "refused"
+                    if UNFORESEEN.search(error.message):
+                        state = "failed"
                     reason = _without_names(error.message, architecture.name)
                     result = {"state": state, "reason": reason, **watch.measured()}
                 self._keep(architecture, path, result)
@@ -460,7 +460,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="write nothing; fail where the page is not as the results",
     )
     options = parser.parse_args(arguments)
-    return run(options) if options.action == "run" else write(options)
+    if options.action == "run":
+        return run(options)
+    return write(options)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def build_torchvision(name: str, folder: Path) -> None:
 
     torch.manual_seed(SEED)
     (architecture,) = (item for item in list_torchvision() if item["name"] == name)
-    task, shape = architecture["task"], architecture["shape"]
+    task = architecture["task"]
+    shape = architecture["shape"]
     module = zoo_torchvision.build(name).eval()
     samples = _pictures(shape)
     with torch.no_grad():
@@ -118,11 +119,10 @@ def build_torchvision(name: str, folder: Path) -> None:
 
 def _settle_norms(torch: Any, module: Any, samples: Any) -> None:
     """Set batch norms' statistics from samples, to keep numbers in range."""
-    norms = [
-        inner
-        for inner in module.modules()
-        if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm)
-    ]
+    norms = []
+    for inner in module.modules():
+        if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
+            norms.append(inner)
     before = [norm.momentum for norm in norms]
     for norm in norms:
         norm.train().momentum = None
@@ -225,7 +225,9 @@ def _write_model(
     samples: np.ndarray[Any, Any],
 ) -> None:
     """Write the manifest and the samples."""
-    kind = 'task = "image-classification"\n\n' if task == "classification" else ""
+    kind = ""
+    if task == "classification":
+        kind = 'task = "image-classification"\n\n'
     image = f'[[inputs]]\nname = "image"\ndatatype = "FP32"\nshape = {shape}\n\n'
     (folder / "model.toml").write_text(f"{kind}{image}[versions.{version}]\n{table}")
     (folder / "samples").mkdir()

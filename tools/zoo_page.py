@@ -69,7 +69,9 @@ def _summary_row(path: ConversionPath, results: Results) -> list[str]:
             if line is not None:
                 lines.append(line)
     counts = Counter(line["state"] for line in lines)
-    share = f"{counts['ok'] / len(lines):.0%} of {len(lines)}" if lines else ""
+    share = ""
+    if lines:
+        share = f"{counts['ok'] / len(lines):.0%} of {len(lines)}"
     good = [line for line in lines if line["state"] == "ok"]
     return [
         title_of(path),
@@ -82,7 +84,9 @@ def _summary_row(path: ConversionPath, results: Results) -> list[str]:
 
 def _quality_cells(path: ConversionPath, good: Sequence[dict[str, Any]]) -> list[str]:
     """Return the largest error, the least share of equal classes, and the speed."""
-    error, classes, speed = "", "", "not measured"
+    error = ""
+    classes = ""
+    speed = "not measured"
     if good:
         bound = BOUNDS[path.quantize].error
         error = f"{max(line['error'] for line in good):.1e} (bound {bound:g})"
@@ -155,7 +159,9 @@ def _cell(architecture: Architecture, path: ConversionPath, results: Results) ->
     line = results.conversions.get((architecture.name, path.name))
     if line is None:
         return ""
-    return f"{line['error']:.0e}" if line["state"] == "ok" else str(line["state"])
+    if line["state"] == "ok":
+        return f"{line['error']:.0e}"
+    return str(line["state"])
 
 
 def _escaped(text: str) -> str:

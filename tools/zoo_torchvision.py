@@ -38,8 +38,6 @@ def build(architecture: str) -> Any:
     if architecture in models.list_models(module=models):
         return models.get_model(architecture, weights=None)
     module = models.get_model(architecture, weights=None, weights_backbone=None)
-    return (
-        Heads(module)
-        if architecture in models.list_models(module=models.detection)
-        else module
-    )
+    if architecture in models.list_models(module=models.detection):
+        return Heads(module)
+    return module

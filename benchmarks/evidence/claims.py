@@ -69,7 +69,8 @@ class Evidence:
         comparisons: Sequence[Mapping[str, Any]],
         zoo: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self.conversions, self.zoo = conversions, zoo
+        self.conversions = conversions
+        self.zoo = zoo
         order = [*BASES]
         self.comparisons = sorted(
             comparisons, key=lambda result: order.index(result["model"])
@@ -114,7 +115,9 @@ def verdict(findings: Sequence[Finding], least: int = 1) -> str:
     if len(findings) < least:
         return f"too few to tell: holds in {holding} of {len(findings)}"
     if holding in (0, len(findings)):
-        return "confirmed" if holding else "refuted"
+        if holding:
+            return "confirmed"
+        return "refuted"
     return f"depends: holds in {holding} of {len(findings)}"
 
 
@@ -139,10 +142,8 @@ def _sizes(
     def findings(evidence: Evidence) -> Iterator[Finding]:
         for _, model, versions in evidence.on("desktop"):
             for base, version in _pairs(versions, mode):
-                before, after = (
-                    versions[base]["file_bytes"],
-                    versions[version]["file_bytes"],
-                )
+                before = versions[base]["file_bytes"]
+                after = versions[version]["file_bytes"]
                 share = after / before
                 text = f"{human_bytes(before)} to {human_bytes(after)}: {share:.2f}"
                 yield Finding(
@@ -257,7 +258,8 @@ def _stand_in(evidence: Evidence) -> Iterator[Finding]:
 
 def _unconverted_runs(evidence: Evidence) -> Iterator[Finding]:
     for result in evidence.comparisons:
-        machine, base = result["machine"]["name"], BASES[result["model"]]
+        machine = result["machine"]["name"]
+        base = BASES[result["model"]]
         if machine == "arm64" or base not in ("torch", "keras"):
             continue
         facts = result["versions"].get(base)
@@ -272,7 +274,9 @@ def _unconverted_runs(evidence: Evidence) -> Iterator[Finding]:
 
 def _memory(facts: Mapping[str, Any]) -> str:
     private = facts["memory_bytes"]["private"]
-    return "?" if private is None else human_bytes(private)
+    if private is None:
+        return "?"
+    return human_bytes(private)
 
 
 def _converting_gains(evidence: Evidence) -> Iterator[Finding]:
@@ -315,10 +319,8 @@ def _int8_accuracy(evidence: Evidence) -> Iterator[Finding]:
     for machine, model, versions in evidence.on("desktop"):
         for mode in ("int8", "dynamic"):
             for base, version in _pairs(versions, mode):
-                accuracy, before = (
-                    versions[version]["accuracy"],
-                    versions[base]["accuracy"],
-                )
+                accuracy = versions[version]["accuracy"]
+                before = versions[base]["accuracy"]
                 if accuracy and before:
                     text = f"{score(before)} to {score(accuracy)} over {accuracy['samples']} samples"
                     yield Finding(
@@ -335,11 +337,9 @@ def _int8_accuracy(evidence: Evidence) -> Iterator[Finding]:
 
 def score(accuracy: Mapping[str, Any]) -> str:
     """Return an accuracy or an error."""
-    return (
-        f"{accuracy['value']:.1%}"
-        if accuracy["more_is_better"]
-        else f"{accuracy['value']:.4g}"
-    )
+    if accuracy["more_is_better"]:
+        return f"{accuracy['value']:.1%}"
+    return f"{accuracy['value']:.4g}"
 
 
 def _less_memory(evidence: Evidence) -> Iterator[Finding]:

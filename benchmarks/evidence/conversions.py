@@ -139,9 +139,9 @@ def trust(folders: Folders, name: str) -> None:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return (
-        lines[-1].removeprefix("pocketserve: ") if lines else "it ended without a word"
-    )
+    if lines:
+        return lines[-1].removeprefix("pocketserve: ")
+    return "it ended without a word"
 
 
 def _without_folders(text: str, folders: Folders) -> str:

@@ -103,11 +103,10 @@ def _run_on_arm(
         )
     except ToolchainError as error:
         raise NotAvailable(str(error)) from None
-    kept = {
-        name: value
-        for name, value in folders.environment().items()
-        if not name.startswith("POCKETSERVE_")
-    }
+    kept = {}
+    for name, value in folders.environment().items():
+        if not name.startswith("POCKETSERVE_"):
+            kept[name] = value
     environment = {
         **kept,
         "POCKETSERVE_STATE_DIR": str(folders.folder / "arm64-state"),

@@ -100,7 +100,8 @@ def _machines(evidence: Evidence) -> Iterator[str]:
 
 
 def _machine_row(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    machine, device = results[0]["machine"], results[0]["device"]
+    machine = results[0]["machine"]
+    device = results[0]["device"]
     cores = plural(device["cores"], "core")
     processor = machine["processor"] or "unknown processor"
     system = f"{device['machine']}, {cores}, Python {device['python']}"
@@ -132,12 +133,13 @@ def _load_remark(evidence: Evidence) -> Iterator[str]:
 
 
 def _load(results: Sequence[Mapping[str, Any]]) -> str:
-    loads = [
-        result["device"]["load"]
-        for result in results
-        if result["device"]["load"] is not None
-    ]
-    return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
+    loads = []
+    for result in results:
+        if result["device"]["load"] is not None:
+            loads.append(result["device"]["load"])
+    if loads:
+        return f"{min(loads):.1f} to {max(loads):.1f}"
+    return "unknown"
 
 
 def _claims(claims: Sequence[Claim], evidence: Evidence) -> Iterator[str]:
@@ -181,11 +183,14 @@ def _gains(evidence: Evidence) -> Iterator[str]:
     yield "The model as it came (the reference) against the version that `compare` recommends there.\n"
     rows = []
     for result in evidence.comparisons:
-        machine, versions = result["machine"], result["versions"]
-        base, best = BASES[result["model"]], result["recommendation"]
+        machine = result["machine"]
+        versions = result["versions"]
+        base = BASES[result["model"]]
+        best = result["recommendation"]
         if machine["emulated"] or base not in versions or best not in versions:
             continue
-        before, after = versions[base], versions[best]
+        before = versions[base]
+        after = versions[best]
         cells = [
             result["model"],
             MACHINES[machine["name"]],
@@ -227,11 +232,9 @@ def _change(before: int | None, after: int | None) -> str:
 def _answers(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     if before["accuracy"] and after["accuracy"]:
         return f"{score(before['accuracy'])} to {score(after['accuracy'])} {after['accuracy']['metric']}"
-    return (
-        f"{after['agreement']['share']['value']:.0%} the same"
-        if after["agreement"]
-        else "?"
-    )
+    if after["agreement"]:
+        return f"{after['agreement']['share']['value']:.0%} the same"
+    return "?"
 
 
 def _model(evidence: Evidence, name: str, title: str) -> Iterator[str]:
@@ -287,11 +290,12 @@ def _size_row(
     version: str, model: str, places: Mapping[str, Any], outcomes: Mapping[str, Any]
 ) -> list[str]:
     machine = next(place for place in MACHINES if version in places[place])
-    facts, base = places[machine][version], places[machine].get(BASES[model])
+    facts = places[machine][version]
+    base = places[machine].get(BASES[model])
     outcome = outcomes.get(version, {})
-    made = (
-        f"{outcome['from']}, {outcome['tools']}" if "tools" in outcome else "as it came"
-    )
+    made = "as it came"
+    if "tools" in outcome:
+        made = f"{outcome['from']}, {outcome['tools']}"
     arm = places["arm64"].get(version)
     is_base = version == BASES[model]
     agreement = facts["agreement"]
@@ -312,7 +316,9 @@ def _size_row(
 
 
 def _score(facts: Mapping[str, Any]) -> str:
-    return score(facts["accuracy"]) if facts["accuracy"] else ""
+    if facts["accuracy"]:
+        return score(facts["accuracy"])
+    return ""
 
 
 def _time_heads(places: Mapping[str, Any]) -> Iterator[str]:
@@ -337,7 +343,8 @@ def _time_cells(version: str, model: str, places: Mapping[str, Any]) -> Iterator
         if version not in versions:
             yield from [""] * 5
             continue
-        facts, private = versions[version], versions[version]["memory_bytes"]["private"]
+        facts = versions[version]
+        private = versions[version]["memory_bytes"]["private"]
         yield number(facts["run_ms"]["p50"]["value"])
         yield (
             times(speed(versions, version, BASES[model]))

@@ -54,8 +54,11 @@ def condense(result: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str,
 
 
 def _condense_version(facts: Mapping[str, Any]) -> dict[str, Any]:
-    accuracy, agreement = facts["accuracy"], facts["agreement"]
-    turns = [sorted(turn)[len(turn) // 2] for turn in facts["samples"]["run_ms"]]
+    accuracy = facts["accuracy"]
+    agreement = facts["agreement"]
+    turns = []
+    for turn in facts["samples"]["run_ms"]:
+        turns.append(sorted(turn)[len(turn) // 2])
     return {
         **{key: facts[key] for key in KEPT},
         "answer_ms": facts["answer_ms"]["p50"]["value"],
@@ -81,7 +84,9 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
         return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value
 
 
 def write_json(path: Path, content: Any) -> None:

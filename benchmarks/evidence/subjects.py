@@ -35,7 +35,9 @@ class Route(NamedTuple):
     @property
     def version(self) -> str:
         """The new version's name."""
-        return self.kind if self.quantize == "none" else f"{self.kind}-{self.quantize}"
+        if self.quantize == "none":
+            return self.kind
+        return f"{self.kind}-{self.quantize}"
 
 
 class Subject(NamedTuple):
@@ -259,11 +261,10 @@ def _write_photos(name: str, data: Path, samples: Path) -> None:
 
     assets = find_assets()
     assert assets is not None
-    photos = [
-        p
-        for p in sorted((assets / "inputs/images").iterdir())
-        if not p.stem.startswith("segmentation_golden")
-    ]
+    photos = []
+    for p in sorted((assets / "inputs/images").iterdir()):
+        if not p.stem.startswith("segmentation_golden"):
+            photos.append(p)
     for number, path in enumerate(photos):
         folder = (data / name, samples)[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -291,7 +292,8 @@ def _write_sounds(name: str, data: Path, samples: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for path in sorted((assets / "inputs/audio").glob("*.wav")):
         with wave.open(str(path)) as recording:
-            settings, rate = recording.getparams(), recording.getframerate()
+            settings = recording.getparams()
+            rate = recording.getframerate()
             seconds = [
                 recording.readframes(rate)
                 for _ in range(recording.getnframes() // rate)

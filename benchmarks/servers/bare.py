@@ -60,7 +60,9 @@ def _framed(connected: socket.socket, compute: Work) -> None:
 
 def _kept(connected: socket.socket, compute: Work) -> None:
     reader = _Reader(connected)
-    known, head, shape = b"", bytearray(), (0,)
+    known = b""
+    head = bytearray()
+    shape = (0,)
     while (frame := reader.next()) is not None:
         number, json_length, body = frame
         if body[:json_length] != known:
@@ -148,11 +150,9 @@ class _Reader:
 
 def _fill(connected: socket.socket, view: memoryview) -> bool:
     """Fill a buffer; return False at the end."""
-    return (
-        connected.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)
-        if len(view)
-        else True
-    )
+    if len(view):
+        return connected.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)
+    return True
 
 
 if __name__ == "__main__":

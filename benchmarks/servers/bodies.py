@@ -15,7 +15,9 @@ Work = Callable[[Any], Any]
 
 def work(kind: str) -> Work:
     """Return the computation: ``numpy``, or a TensorFlow Lite file."""
-    return ramp_times if kind == "numpy" else _tflite(kind)
+    if kind == "numpy":
+        return ramp_times
+    return _tflite(kind)
 
 
 def _tflite(path: str) -> Work:

@@ -37,7 +37,8 @@ def random_input(path: str) -> np.ndarray:
     from ai_edge_litert.interpreter import Interpreter
 
     taken = Interpreter(path).get_input_details()[0]
-    shape, draw = [int(size) for size in taken["shape"]], np.random.default_rng(5)
+    shape = [int(size) for size in taken["shape"]]
+    draw = np.random.default_rng(5)
     if taken["dtype"] is np.uint8:
         return draw.integers(0, 256, shape, np.uint8)
     if taken["dtype"] is not np.float32:
@@ -52,7 +53,8 @@ def _once(compute: object, values: np.ndarray) -> float:
 
 
 def _rate(compute: object, values: np.ndarray, seconds: float) -> float:
-    count, began = 0, time.perf_counter()
+    count = 0
+    began = time.perf_counter()
     while time.perf_counter() - began < seconds:
         compute(values)  # type: ignore[operator]
         count += 1

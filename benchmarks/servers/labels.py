@@ -66,7 +66,8 @@ def camera(run: Run, rate: float, seconds: float) -> dict[str, list[float]]:
     """
     ages: list[float] = []
     runs: list[float] = []
-    began, last = time.perf_counter(), -1
+    began = time.perf_counter()
+    last = -1
     while (now := time.perf_counter() - began) < seconds:
         newest = int(now * rate)
         if newest == last:
@@ -86,7 +87,8 @@ def task_run(stack: ExitStack, model: str, body: bytes, query: str) -> Run:
     service, name, version = open_local(model, None, threads=1)
     stack.callback(service.close)
     _, handle = stack.enter_context(service.running(name, version))
-    task, session = handle.model.task, handle.model.sessions[0]
+    task = handle.model.task
+    session = handle.model.sessions[0]
     hints, options = hints_and_options(dict(parse_qsl(query)), "")
 
     def run() -> list[dict[str, Any]]:
@@ -115,10 +117,15 @@ def pillow_run(model: Path, body: bytes, drawing: str) -> Run:
         values /= 127.5
         scores = compute(values[np.newaxis])[0]
         best = np.argsort(-scores)[:TOP_K]
-        entries = [
-            {"label": labels[index], "index": int(index), "score": float(scores[index])}
-            for index in best
-        ]
+        entries = []
+        for index in best:
+            entries.append(
+                {
+                    "label": labels[index],
+                    "index": int(index),
+                    "score": float(scores[index]),
+                }
+            )
         if drawing:
             kind, width, height = drawing.split(",")
             pillow_drawn(body, entries, kind, int(width), int(height))

@@ -40,7 +40,8 @@ class Echo(MLModel):
             )
         else:
             scores = ramp_times(np.asarray(taken.data.root, np.float32))
-            shape, data = list(scores.shape), scores.ravel().tolist()
+            shape = list(scores.shape)
+            data = scores.ravel().tolist()
             output = ResponseOutput(
                 name="scores", shape=shape, datatype="FP32", data=data
             )
@@ -49,7 +50,8 @@ class Echo(MLModel):
 
 async def main(mode: str) -> None:
     """Serve; print the port once the model is loaded."""
-    http, grpc = _free_port(), _free_port()
+    http = _free_port()
+    grpc = _free_port()
     settings = Settings(
         host="127.0.0.1",
         http_port=http,

@@ -50,5 +50,7 @@ def rule_of(rows: Array, *, has_many_labels: bool = False) -> DecisionRule:
     """
     finite = rows[np.isfinite(rows)]
     are_probabilities = bool(((finite >= 0) & (finite <= 1)).all())
-    threshold = PROBABILITY_THRESHOLD if are_probabilities else LOGIT_THRESHOLD
+    threshold = LOGIT_THRESHOLD
+    if are_probabilities:
+        threshold = PROBABILITY_THRESHOLD
     return DecisionRule(threshold, by_column=has_many_labels or rows.shape[1] == 1)

@@ -56,7 +56,9 @@ class Choice(NamedTuple):
     @property
     def recommended(self) -> int:
         """Return the setting to use."""
-        return self.best if self.changed else self.current
+        if self.changed:
+            return self.best
+        return self.current
 
 
 def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
@@ -79,7 +81,9 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
     middle = statistics.median(ratios)
     deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
     error = MEDIAN_TO_MEAN * MAD_TO_SIGMA * deviation / len(ratios) ** 0.5
-    noise = SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0
+    noise = 1.0
+    if len(ratios) >= MIN_ROUNDS:
+        noise = SIGMAS * error
     return Choice(current, best, 1 - middle, noise, times)
 
 

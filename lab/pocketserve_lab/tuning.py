@@ -143,7 +143,9 @@ def _measure(options: argparse.Namespace) -> TuningResult:
 
 
 def _best_threads(choice: Choice | str, model: LoadedModel) -> int:
-    return choice.recommended if isinstance(choice, Choice) else model.threads
+    if isinstance(choice, Choice):
+        return choice.recommended
+    return model.threads
 
 
 def _interleave(
@@ -189,7 +191,8 @@ def _reason_not_to_batch(config: Config, model: LoadedModel) -> str:
 
 
 def _tune_threads(model: LoadedModel, measure: Measurement) -> Choice:
-    cores, inputs = usable_cores(), _session_inputs(model)
+    cores = usable_cores()
+    inputs = _session_inputs(model)
     candidates = thread_candidates(model.threads, count_fast(cores), len(cores))
     # All sessions are open at the same time.
     session_bytes = max(1, model.memory_bytes // max(1, len(model.sessions)))
@@ -207,7 +210,8 @@ def _tune_rows(
     model: LoadedModel, threads: int, max_batch: int, measure: Measurement
 ) -> Choice | str:
     """Return the best number of rows, or a reason for none."""
-    manifest, inputs = model.entry.manifest, _session_inputs(model)
+    manifest = model.entry.manifest
+    inputs = _session_inputs(model)
     current = manifest.max_batch or max_batch
     least = 2 if manifest.batching else 1  # an owner may demand batches
     session = model.open_with(threads)
@@ -296,7 +300,8 @@ def _print_choice(key: str, choice: Choice | str) -> None:
         print(f"{key}: not tried: {choice}.\n")
         return
     _print_medians(key, choice)
-    current, best = choice.current, choice.best
+    current = choice.current
+    best = choice.best
     if choice.changed:
         print(
             f"{key} {best} instead of {current}: {choice.gain:.0%} less time "
@@ -305,7 +310,8 @@ def _print_choice(key: str, choice: Choice | str) -> None:
     elif best == current:
         print(f"{key} stays {current}: nothing is faster.\n")
     else:
-        gain, noise = max(0.0, choice.gain), min(1.0, choice.noise)
+        gain = max(0.0, choice.gain)
+        noise = min(1.0, choice.noise)
         print(
             f"{key} stays {current}: {best} was {gain:.1%} faster, which is not "
             f"worth a change or may be chance (up to {noise:.1%}).\n"

@@ -143,7 +143,9 @@ def run_scenario(options: argparse.Namespace) -> int:
         _print_tables(record)
         for path in paths:
             print(f"wrote {path}")
-    return 0 if document["kept"] else 1
+    if document["kept"]:
+        return 0
+    return 1
 
 
 def _print_tables(record: Record) -> None:

@@ -178,8 +178,11 @@ class Control:
             self._say(f"no {kind or 'event'} is under way")
 
     def _status(self) -> str:
-        pid, memory = self._processes.pid, self._phone.memory_bytes()
-        state = f"process {pid}" if pid else "no process"
+        pid = self._processes.pid
+        memory = self._phone.memory_bytes()
+        state = "no process"
+        if pid:
+            state = f"process {pid}"
         if pid and memory:
             state += f" holds {memory / 1e6:.0f} MB"
         names = ", ".join(event.kind for event in self._phone.under_way()) or "nothing"

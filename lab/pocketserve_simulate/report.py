@@ -89,7 +89,9 @@ def tables(record: Record) -> list[tuple[list[str], Rows]]:
     """Return header and rows of the tables: streams, events, promises."""
     judged = []
     for promise in promises(record):
-        mark = "yes" if promise.holds else "NO"
+        mark = "NO"
+        if promise.holds:
+            mark = "yes"
         judged.append([mark, promise.text, promise.detail])
     return [
         (STREAMS_HEADER, [_stream_row(record, name) for name in record.streams]),

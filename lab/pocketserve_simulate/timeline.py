@@ -79,9 +79,12 @@ class Panel:
 
     def y(self, value: float) -> float:
         """Return the height of a value, limited to the panel."""
-        low, high = self.low, self.high
+        low = self.low
+        high = self.high
         if self.logarithmic:
-            low, high, value = math.log10(low), math.log10(high), math.log10(value)
+            low = math.log10(low)
+            high = math.log10(high)
+            value = math.log10(value)
         share = min(1.0, max(0.0, (value - low) / (high - low)))
         return self.bottom - (self.bottom - self.top) * share
 
@@ -147,9 +150,11 @@ class _Timeline:
     def _draw_verdict(self, width: float) -> None:
         judged = promises(self._record)
         violations = [promise.text for promise in judged if not promise.holds]
-        verdict, colour = f"all {len(judged)} promises kept", PALETTE[0]
+        verdict = f"all {len(judged)} promises kept"
+        colour = PALETTE[0]
         if violations:
-            verdict, colour = f"BROKEN: {'; '.join(violations)}", PALETTE[1]
+            verdict = f"BROKEN: {'; '.join(violations)}"
+            colour = PALETTE[1]
         self._text(MARGIN, 168, self._fit(verdict, width, NORMAL), NORMAL, colour)
 
     def _draw_background(self, panel: Panel) -> None:
@@ -160,7 +165,9 @@ class _Timeline:
         events = sorted(self._record.events, key=lambda event: event.kind in SILENCING)
         for event in events:
             left, right = self._span(event, 4)
-            colour = SILENCE if event.kind in SILENCING else BAND
+            colour = BAND
+            if event.kind in SILENCING:
+                colour = SILENCE
             self._pen.rectangle((left, panel.top, right, panel.bottom), colour)
         for second in self._ticks:
             x = self._x(second)
@@ -178,7 +185,9 @@ class _Timeline:
         left, right = self._span(event, 10)
         end = max(right, self._x(recovery.since + seconds))
         self._pen.rectangle((right, top + 14, end, top + 26), PALETTE[1])
-        colour = INK if event.kind in SILENCING else FAINT
+        colour = FAINT
+        if event.kind in SILENCING:
+            colour = INK
         self._pen.rectangle((left, top, right, top + 40), colour)
         self._draw_label(_label(recovery), left, end, top + 20)
 

@@ -27,7 +27,9 @@ def install() -> None:
         return
     # In seconds; it may change at any time.
     offset = memoryview(mapped).cast("d")
-    true_time, true_time_ns, true_strftime = time.time, time.time_ns, time.strftime
+    true_time = time.time
+    true_time_ns = time.time_ns
+    true_strftime = time.strftime
 
     def strftime(form: str, moment: Any = None) -> str:
         return true_strftime(form, moment or time.localtime())

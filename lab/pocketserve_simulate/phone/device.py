@@ -105,7 +105,9 @@ def map_cores(model: PhoneModel, desktop: Sequence[int]) -> CoreMap:
     total = model.fast_cores + model.slow_cores
     fast = model.fast_cores
     if total > count:
-        most = count - 1 if model.slow_cores else count
+        most = count
+        if model.slow_cores:
+            most = count - 1
         fast = max(1, min(most, round(count * fast / total)))
     slow = desktop[fast : fast + model.slow_cores]
     if not slow and model.slow_cores:

@@ -231,7 +231,9 @@ def _parse_word(word: str) -> PhoneEvent:
     start, plus, length = times.partition("+")
     if not start:
         raise EventError(f"an event looks like freeze@3+2 or kill@8, not {word!r}")
-    seconds = KILL_SECONDS if kind == "kill" else USUAL_SECONDS
+    seconds = USUAL_SECONDS
+    if kind == "kill":
+        seconds = KILL_SECONDS
     if plus:
         seconds = _number(length, "seconds")
     return _event(kind.strip(), _number(start, "the start"), seconds, options)

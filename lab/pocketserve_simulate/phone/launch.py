@@ -49,7 +49,8 @@ def _unshare_mounts() -> bool:
 
     This takes privileges or a user name space, and many sandboxes allow neither.
     """
-    user, group = os.geteuid(), os.getegid()
+    user = os.geteuid()
+    group = os.getegid()
     if libc.unshare(CLONE_NEWNS) != 0:
         if libc.unshare(CLONE_NEWNS | CLONE_NEWUSER) != 0:
             return False

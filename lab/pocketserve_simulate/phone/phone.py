@@ -88,12 +88,15 @@ class Phone:
 
     def summary(self) -> str:
         """Return the phone in one sentence, and its mapping to this desktop."""
-        model, cores = self.model, self.cores
+        model = self.model
+        cores = self.cores
         mapping = f"fast ones run on desktop core {_listed(cores.fast)}"
         if cores.slow:
             mapping += f", slow ones on {_listed(cores.slow)}"
         hidden_paths = " and ".join(self.covers) or "nothing"
-        remark = GUEST if self.image.is_guest else ""
+        remark = ""
+        if self.image.is_guest:
+            remark = GUEST
         return (
             f"{model.name}: {model.fast_cores} fast and {model.slow_cores} slow cores "
             f"({mapping}), {model.speed:.0%} of a desktop core's time each, "

@@ -97,7 +97,9 @@ class PortHijacker:
             data = await reader.read(MAX_RECORDED_BYTES)
             if not data:
                 return
-            reply = READY if received else CHALLENGE
+            reply = CHALLENGE
+            if received:
+                reply = READY
             received += data[: MAX_RECORDED_BYTES - len(received)]
             if received.startswith(HTTP_METHODS):
                 return

@@ -170,13 +170,17 @@ class Processes:
         """The id of the process, frozen or not; None without one."""
         with self.changed:
             self._notice_end()
-            return self._process.pid if self._process is not None else None
+            if self._process is not None:
+                return self._process.pid
+            return None
 
     @property
     def ports(self) -> list[int]:
         """The TCP ports on which the process listens."""
         pid = self.pid
-        return listening_ports(pid) if pid is not None else []
+        if pid is not None:
+            return listening_ports(pid)
+        return []
 
     def signal(self, number: int) -> None:
         """Send a signal to all processes of the command, without the phone's lock.

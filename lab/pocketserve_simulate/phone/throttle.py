@@ -37,7 +37,8 @@ class DutyCycle:
     def set(self, speed: float, frozen: bool) -> None:
         """Set the share of running time, and freeze or thaw."""
         with self._changed:
-            self._speed, self._frozen = speed, frozen
+            self._speed = speed
+            self._frozen = frozen
             self._send(signal.SIGSTOP if frozen else signal.SIGCONT)
             self._changed.notify_all()
 

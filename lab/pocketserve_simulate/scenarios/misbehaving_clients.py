@@ -44,7 +44,8 @@ class MisbehavingClient:
         self._key = (
             addresses.token_file.read_text(encoding="ascii").strip().encode("ascii")
         )
-        self._model, self._question = model, question
+        self._model = model
+        self._question = question
         self._stopping = threading.Event()
         work: Callable[[], None] = {
             VANISHING: self._vanish,
@@ -70,7 +71,9 @@ class MisbehavingClient:
         while not self._stopping.wait(VANISH_EVERY_S):
             with self._connected() as connection:
                 if connection is not None:
-                    end = -10 if self.requests % 2 else None
+                    end = None
+                    if self.requests % 2:
+                        end = -10
                     self._send(connection, request[:end])
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
@@ -88,7 +91,9 @@ class MisbehavingClient:
                     sent[connection] += 1
                     if not self._request_document(connection, sent[connection]):
                         del sent[connection]
-                pause = RETRY_S if len(sent) < DEAF_CONNECTIONS else VANISH_EVERY_S
+                pause = VANISH_EVERY_S
+                if len(sent) < DEAF_CONNECTIONS:
+                    pause = RETRY_S
 
     def _request_document(self, connection: socket.socket, number: int) -> bool:
         """Send a small request with a large answer, which the server has to keep."""

@@ -64,7 +64,8 @@ class Question:
         if outputs.keys() != self.expected.keys():
             return f"outputs {sorted(outputs)} instead of {sorted(self.expected)}"
         for name, array in self.expected.items():
-            shape, expected = list(outputs[name].shape), list(array.shape)
+            shape = list(outputs[name].shape)
+            expected = list(array.shape)
             if shape != expected:
                 return f"output {name!r} of shape {shape} instead of {expected}"
         for name in self._different(outputs, 1):
@@ -79,7 +80,8 @@ class Question:
 
     def _different(self, outputs: Mapping[str, Array], factor: float) -> Iterator[str]:
         """Yield the names of outputs that differ by more than so many tolerances."""
-        relative, absolute = factor * RELATIVE, factor * ABSOLUTE
+        relative = factor * RELATIVE
+        absolute = factor * ABSOLUTE
         for name, array in self.expected.items():
             if not np.allclose(outputs[name], array, relative, absolute):
                 yield name
@@ -192,7 +194,9 @@ def _random_array(
     spec: Mapping[str, Any], stream: Stream, random: np.random.Generator
 ) -> Array:
     first, *further = spec["shape"]
-    rows = stream.rows if first < 0 else first
+    rows = first
+    if first < 0:
+        rows = stream.rows
     shape = (rows, *(max(1, size) for size in further))
     elements = int(np.prod(shape, dtype=np.float64))
     if spec["datatype"] == "BYTES" or elements > MAX_ELEMENTS:

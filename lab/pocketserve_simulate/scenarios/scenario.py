@@ -145,7 +145,8 @@ def parse_scenario(content: bytes, file_name: str) -> Scenario:
 def _scenario(table: TomlTable, name: str) -> Scenario:
     scenario = Scenario(name=name, **_values(Scenario, table, "seconds"))
     server = table.table("server")
-    options, load = server.texts("options"), server.texts("load")
+    options = server.texts("options")
+    load = server.texts("load")
     server.refuse_rest()
     streams = tuple(map(_stream, _tables(table, "streams", 1, MAX_STREAMS)))
     names = [stream.name for stream in streams]

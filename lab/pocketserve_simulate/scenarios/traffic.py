@@ -155,7 +155,9 @@ class App:
         try:
             wrong = question.ask(self._client, self.stream)
         except ServerError as error:
-            outcome = REFUSED if code_named(error.code) else WRONG
+            outcome = WRONG
+            if code_named(error.code):
+                outcome = REFUSED
             return outcome, error.code, str(error)
         except ServerUnreachableError as error:
             return LOST, type(error).__name__.removesuffix("Error"), str(error)
@@ -190,7 +192,9 @@ class LoadsAndUnloads:
         except ServerError as error:
             if error.code != UNLOADED:
                 raise
-            return "the model was loaded, and is not any more" if self._loaded else ""
+            if self._loaded:
+                return "the model was loaded, and is not any more"
+            return ""
         if self._loaded is False:
             return "the model was unloaded, and answers again"
         return wrong

@@ -130,7 +130,9 @@ def _judge(text: str, violations: Sequence[Sample], detail: str) -> Promise:
 
 def _about_requests(record: Record) -> list[Promise]:
     right = 0
-    wrong, silent, failed = [], [], []
+    wrong = []
+    silent = []
+    failed = []
     for sample in record.samples:
         if sample.outcome == RIGHT:
             right += 1
@@ -256,7 +258,8 @@ def _counters_agree(record: Record) -> Promise:
 
 def _counted_models(record: Record) -> list[str]:
     """Return the models that no stream loads and unloads."""
-    models, changing = set(), set()
+    models = set()
+    changing = set()
     for stream in record.streams.values():
         models.add(str(stream["model"]))
         if stream["ask"] == LOADS:
