@@ -63,13 +63,9 @@ class Case:
         """Return the model's name on a server."""
         path = Path(self.content["model"])
         parts = path.parts[2:]
-        return (
-            parts[0]
-            if len(parts) > 1
-            else path.name
-            if (self.root / path).is_dir()
-            else path.stem
-        )
+        if len(parts) > 1:
+            return parts[0]
+        return path.name if (self.root / path).is_dir() else path.stem
 
     @property
     def is_sequence(self) -> bool:
@@ -96,10 +92,9 @@ def all_cases(root: Path | None) -> list[Case]:
     """Return every case whose format is served."""
     if root is None:
         return []
-    cases = [
-        Case(root, json.loads(path.read_text()))
-        for path in sorted((root / "expected").glob("*.json"))
-    ]
+    cases = []
+    for path in sorted((root / "expected").glob("*.json")):
+        cases.append(Case(root, json.loads(path.read_text())))
     return [case for case in cases if case.format in FORMATS]
 
 
@@ -141,10 +136,9 @@ def run_case(client: Client, case: Case) -> None:
         check_sequence(client, case)
         return
     metadata = client.model_metadata(case.model)
-    inputs = {
-        spec["name"]: array
-        for spec, array in zip(metadata["inputs"], case.inputs(), strict=True)
-    }
+    inputs = {}
+    for spec, array in zip(metadata["inputs"], case.inputs(), strict=True):
+        inputs[spec["name"]] = array
     outputs = client.infer(case.model, inputs)
     expected = list(case.expected())
     for position, (name, values) in enumerate(expected):
@@ -174,7 +168,9 @@ def compare(case: Case, name: str, found: Any, expected: Any, *, older: bool) ->
         return
     found = found.reshape(expected.shape)
     if text.startswith("score within"):  # a detector's boxes, classes and scores
-        best = (slice(None), slice(0, 1)) if older and found.ndim > 1 else ...
+        best = ...
+        if older and found.ndim > 1:
+            best = (slice(None), slice(0, 1))
         assert np.allclose(found[best], expected[best], atol=0.05)
     elif older and text.startswith("abs 0.01"):
         assert np.allclose(found, expected, rtol=0, atol=OLDER_TOLERANCE)
@@ -199,8 +195,12 @@ def check_sequence(client: Client, case: Case) -> None:
     """Send a recording as one sequence, and a single chunk if the case has its answer."""
     expected = dict(case.expected())
     chunks = read_chunks(case.root / case.content["source_inputs"][0])
-    steps = with_context(chunks) if case.format == "onnx" else chunks
-    first = "input" if case.format == "onnx" else "x"
+    steps = chunks
+    if case.format == "onnx":
+        steps = with_context(chunks)
+    first = "x"
+    if case.format == "onnx":
+        first = "input"
     rate = np.array(16000, np.int64)
     found = []
     for index, step in enumerate(steps):
@@ -304,7 +304,9 @@ def main() -> int:
             for case in (case for case in all_cases(root) if case.format == form):
                 failed += not _print_result(client, case)
     print(f"{failed} cases failed" if failed else "all cases passed")
-    return 1 if failed else 0
+    if failed:
+        return 1
+    return 0
 
 
 def _print_result(client: Client, case: Case) -> bool:

@@ -90,4 +90,6 @@ def value_of(remote: dict[str, Any]) -> Any:
         return {name: value_of(each) for name, each in value}
     if kind == "number" and isinstance(value, str):
         return float(value.replace("Infinity", "inf"))
-    return value if kind in ("string", "number", "boolean") else None
+    if kind in ("string", "number", "boolean"):
+        return value
+    return None

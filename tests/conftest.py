@@ -131,7 +131,9 @@ def start_server(
             continue
     content = json.loads(ready.read_text())
     url = f"http://{content['http']['host']}:{content['http']['port']}"
-    secret = token.read_text().strip() if token.exists() else None
+    secret = None
+    if token.exists():
+        secret = token.read_text().strip()
     return Server(process, url, secret, content, log)
 
 

@@ -69,10 +69,9 @@ class ConnectWatch:
 
     def strangers(self) -> list[str]:
         """Return addresses of other machines, without the null address of getaddrinfo."""
-        hosts = {
-            address: ipaddress.ip_address(address.rpartition(" ")[0])
-            for address in self.addresses
-        }
+        hosts = {}
+        for address in self.addresses:
+            hosts[address] = ipaddress.ip_address(address.rpartition(" ")[0])
         return [
             address
             for address, host in hosts.items()

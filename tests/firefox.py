@@ -169,7 +169,8 @@ class Page:
 
     def __init__(self, visitor: Context, context: str) -> None:
         self.context = visitor
-        self._session, self._context = visitor.session, context
+        self._session = visitor.session
+        self._context = context
         self.keyboard = Keyboard(self._act)
         self.mouse = Mouse(self._act)
 
@@ -320,7 +321,9 @@ class Page:
 
     def screenshot(self, path: Path, full_page: bool = False) -> None:
         """Save a picture of the page."""
-        origin = "document" if full_page else "viewport"
+        origin = "viewport"
+        if full_page:
+            origin = "document"
         shot = self._session.command(
             "browsingContext.captureScreenshot", context=self._context, origin=origin
         )
@@ -385,7 +388,8 @@ class Locator:
     """Elements of a selector, which are looked up at each use."""
 
     def __init__(self, page: Page, selector: str) -> None:
-        self._page, self._selector = page, selector
+        self._page = page
+        self._selector = selector
 
     def _each(self, function: str) -> Any:
         return self._page.evaluate(

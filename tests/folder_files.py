@@ -106,7 +106,9 @@ def _write_weights(folder: Path, weights: dict[str, Any], shards: int) -> None:
     places = {}
     for number in range(shards):
         name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
-        part = {key: weights[key] for key in list(weights)[number::shards]}
+        part = {}
+        for key in list(weights)[number::shards]:
+            part[key] = weights[key]
         write_safetensors(folder / name, part)
         places.update(dict.fromkeys(part, name))
     index = {"metadata": {}, "weight_map": places}
@@ -118,7 +120,8 @@ def write_safetensors(path: Path, weights: Mapping[str, Any]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, values in weights.items():
-        start, content = len(data), np.ascontiguousarray(values).tobytes()
+        start = len(data)
+        content = np.ascontiguousarray(values).tobytes()
         data += content
         offsets = [start, len(data)]
         shape = list(values.shape)

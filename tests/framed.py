@@ -58,7 +58,9 @@ class Answer:
     @property
     def code(self) -> str | None:
         """Return the stable code of an error."""
-        return self.document.get("code") if self.status != 200 else None
+        if self.status != 200:
+            return self.document.get("code")
+        return None
 
 
 class ClosedError(Exception):
@@ -133,7 +135,9 @@ class Framed:
 
     def greet(self, max_frame: int = MAX) -> None:
         """Run the whole handshake."""
-        key = self.token.encode() if self.token else None
+        key = None
+        if self.token:
+            key = self.token.encode()
         nonce = secrets.token_bytes(16)
         handshake = ClientHandshake(
             key, nonce, max_frame, "test", takes_parts=self.takes_parts
@@ -159,7 +163,9 @@ class Framed:
     ) -> bytes:
         """Send a REQUEST frame; the body is all JSON by default."""
         self.last_id = request_id or self.last_id + 1
-        length = len(body) if json_length is None else json_length
+        length = json_length
+        if json_length is None:
+            length = len(body)
         frame = Frame(
             FrameType.REQUEST,
             self.last_id,

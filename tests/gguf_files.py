@@ -203,7 +203,9 @@ def encode(values: Mapping[str, Any], weights: Mapping[str, Any]) -> bytes:
         shape = array.shape[::-1]
         head.append(_text(name) + struct.pack("<I", len(shape)))
         head.append(struct.pack(f"<{len(shape)}Q", *shape))
-        kind = 1 if array.dtype == np.float16 else 0
+        kind = 0
+        if array.dtype == np.float16:
+            kind = 1
         head.append(struct.pack("<IQ", kind, len(data)))
         data += _padded(array.tobytes())
     return _padded(b"".join(head)) + data

@@ -31,18 +31,17 @@ class HeldModel:
 
     def __init__(self, started: Any, until: Until, model: str = "petals") -> None:
         self.model = model
-        self.service, self.server, self.connect = (
-            started.service,
-            started.server,
-            started.connect,
-        )
+        self.service = started.service
+        self.server = started.server
+        self.connect = started.connect
         self.until, self._go = until, threading.Event()
         self.peer: Framed = started.connect()
 
     def hold(self, pool: ThreadPoolExecutor) -> None:
         """Acquire the session of the loaded model."""
         handle: ModelHandle = self.service.engine.running(self.model, "tflite")
-        self.handle, self.queue = handle, handle.queue
+        self.handle = handle
+        self.queue = handle.queue
         held = threading.Event()
 
         def take(session: object) -> None:

@@ -134,15 +134,14 @@ class Hostile:
     def _mutate(self, frame: bytes) -> bytes:
         data = bytearray(frame)
         for _ in range(self.random.choice((1, 1, 2, 5))):
-            where = self.random.randrange(len(data)) if data else 0
+            where = 0
+            if data:
+                where = self.random.randrange(len(data))
             change = self.random.random()
             if change < 0.6 and data:
                 # Most faults are in headers, because the bodies are HTTP's as well.
-                where = (
-                    self.random.randrange(min(24, len(data)))
-                    if self.random.random() < 0.6
-                    else where
-                )
+                if self.random.random() < 0.6:
+                    where = self.random.randrange(min(24, len(data)))
                 data[where] ^= 1 << self.random.randrange(8)
             elif change < 0.75:
                 data[where:where] = self.random.randbytes(self.random.randint(1, 8))

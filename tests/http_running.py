@@ -93,7 +93,9 @@ def ask(connection: socket.socket, path: str = "/", token: str | None = TOKEN) -
 
 
 def send(connection: socket.socket, path: str, token: str | None = TOKEN) -> None:
-    proof = f"Authorization: Bearer {token}\r\n" if token else ""
+    proof = ""
+    if token:
+        proof = f"Authorization: Bearer {token}\r\n"
     connection.sendall(
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode()
     )

@@ -29,13 +29,14 @@ def png(
     """Build a PNG, 1-bit grey by default, which may announce more than it contains."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    parts = [
-        struct.pack(">I", len(data))
-        + kind
-        + data
-        + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    ]
+    parts = []
+    for kind, data in chunks:
+        parts.append(
+            struct.pack(">I", len(data))
+            + kind
+            + data
+            + struct.pack(">I", zlib.crc32(kind + data))
+        )
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -115,7 +116,9 @@ def _webp_animation(side: int) -> bytes:
 
 
 def _bmp(side: int, bits: int, compression: int) -> bytes:
-    palette = bytes(1024) if bits == 8 else b""
+    palette = b""
+    if bits == 8:
+        palette = bytes(1024)
     header = struct.pack(
         "<IiiHHIIiiII", 40, side, side, 1, bits, compression, 0, 0, 0, 0, 0
     )
@@ -192,9 +195,8 @@ def rotated(
     }
     exif = Image.Exif()
     exif[0x0112] = orientation
-    options = (
-        {"quality": 97, "subsampling": 0, **options} if kind == "JPEG" else options
-    )
+    if kind == "JPEG":
+        options = {"quality": 97, "subsampling": 0, **options}
     return saved(
         picture.transpose(Image.Transpose(back[orientation])),
         kind,
@@ -211,7 +213,9 @@ def damaged(picture: Any) -> dict[str, bytes]:
         "WEBP": saved(picture, "WEBP"),
     }
     whole |= {"GIF": saved(picture.quantize(64), "GIF"), "BMP": saved(picture, "BMP")}
-    cut = {f"truncated {kind}": body[: len(body) // 2] for kind, body in whole.items()}
+    cut = {}
+    for kind, body in whole.items():
+        cut[f"truncated {kind}"] = body[: len(body) // 2]
     return {
         **cut,
         "zero-byte": b"",

@@ -37,8 +37,12 @@ def find_assets() -> Path | None:
 def find_hostile() -> Path | None:
     """Return the folder of harmful model files beside the assets."""
     assets = find_assets()
-    hostile = assets.parent / "hostile" if assets is not None else None
-    return hostile if hostile is not None and hostile.is_dir() else None
+    hostile = None
+    if assets is not None:
+        hostile = assets.parent / "hostile"
+    if hostile is not None and hostile.is_dir():
+        return hostile
+    return None
 
 
 def copy_folder(source: Path, target: Path) -> Path:

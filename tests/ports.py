@@ -38,4 +38,6 @@ def _first_given() -> int:
         first = int(_GIVEN.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return _USUAL
-    return first if first > _LEAST + 1000 else _USUAL
+    if first > _LEAST + 1000:
+        return first
+    return _USUAL

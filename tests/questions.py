@@ -61,9 +61,10 @@ QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def ask(server: Server, question: str) -> requests.Response:
     """Send one request; a body in pieces is chunked."""
     method, path, options = QUESTIONS[question]
-    pieces = {
-        name: iter(value) for name, value in options.items() if isinstance(value, list)
-    }
+    pieces = {}
+    for name, value in options.items():
+        if isinstance(value, list):
+            pieces[name] = iter(value)
     return server.call(method, path, **{**options, **pieces})
 
 

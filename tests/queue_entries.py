@@ -34,7 +34,8 @@ class FunctionEntry(QueueEntry):
         keeps_thread: bool = False,
     ) -> None:
         super().__init__(options, execute, keeps_thread=keeps_thread)
-        self.function, self.ended = function, ended
+        self.function = function
+        self.ended = ended
         self.arrays = getattr(function, "arrays", None)
         self.signature = getattr(function, "signature", None)
         self.outcome: list[Any] = []

@@ -13,15 +13,14 @@ def running_sum(path: Path, size: int) -> None:
 
     helper = onnx.helper
     float32 = onnx.TensorProto.FLOAT
-    ends = [
-        helper.make_tensor_value_info(name, float32, shape)
-        for name, shape in (
-            ("x", [1, size]),
-            ("state", [1, 1]),
-            ("y", [1, 1]),
-            ("stateN", [1, 1]),
-        )
-    ]
+    ends = []
+    for name, shape in (
+        ("x", [1, size]),
+        ("state", [1, 1]),
+        ("y", [1, 1]),
+        ("stateN", [1, 1]),
+    ):
+        ends.append(helper.make_tensor_value_info(name, float32, shape))
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=1),
         helper.make_node("Add", ["sum", "state"], ["stateN"]),

@@ -74,9 +74,10 @@ class World:
         self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any
     ) -> Entry:
         """Add a request that arrives at this time and must start within a timeout."""
-        batch = {
-            name: terms.pop(name) for name in ("key", "rows", "size") if name in terms
-        }
+        batch = {}
+        for name in ("key", "rows", "size"):
+            if name in terms:
+                batch[name] = terms.pop(name)
         entry = Entry(RequestOptions(time + timeout, arrived=time, **terms))
         self._batch[entry] = batch
         self.at(time, lambda: self._arrive(queue, entry))

@@ -17,7 +17,9 @@ TABLE = os.environ.get("POCKETSERVE_SOAK_TABLE")
 
 def rounds(usual: int, full: int) -> int:
     """Return the repetitions of a long test."""
-    return full if FULL else usual
+    if FULL:
+        return full
+    return usual
 
 
 def note(what: str, figure: str) -> None:

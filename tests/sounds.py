@@ -24,7 +24,9 @@ def chunk(
     name: bytes, content: bytes, order: str = "<", size: int | None = None
 ) -> bytes:
     """Return a chunk with its padding; ``size`` is its claimed size."""
-    stated = len(content) if size is None else size
+    stated = size
+    if size is None:
+        stated = len(content)
     return (
         name + struct.pack(f"{order}I", stated) + content + b"\0" * (len(content) % 2)
     )
@@ -40,7 +42,9 @@ def format_chunk(
     sub: int | None = None,
 ) -> bytes:
     """Return the contents of ``fmt ``; ``sub`` makes it an extensible one."""
-    width = channels * -(-bits // 8) if align is None else align
+    width = align
+    if align is None:
+        width = channels * -(-bits // 8)
     content = struct.pack(
         f"{order}HHIIHH",
         code if sub is None else 0xFFFE,
@@ -92,8 +96,12 @@ def wav(
         ``riff``: the file's claimed size; ``sub``: an extensible header.
     """
     channels = np.asarray(samples).shape[1]
-    code = 3 if floating else 1
-    sub = code if more.get("sub") else None
+    code = 1
+    if floating:
+        code = 3
+    sub = None
+    if more.get("sub"):
+        sub = code
     head = format_chunk(code, channels, rate, bits, order, sub=sub) + more.get(
         "before", b""
     )
@@ -103,7 +111,9 @@ def wav(
         order,
         more.get("size"),
     )
-    magic = b"RIFX" if order == ">" else b"RIFF"
+    magic = b"RIFF"
+    if order == ">":
+        magic = b"RIFX"
     return (
         magic
         + struct.pack(f"{order}I", more.get("riff", 4 + len(body)))

@@ -186,7 +186,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
         mark = str(report.longrepr[2]).removeprefix("Skipped: ")
         if mark in _without(collector.config):
             _not_run[f"{mark} (whole files)"] += 1
-            report.outcome, report.longrepr, report.result = "passed", None, []
+            report.outcome = "passed"
+            report.longrepr = None
+            report.result = []
     return report
 
 
@@ -276,7 +278,9 @@ def _reason(item: pytest.Item) -> str:
     ]
     missing = [mark for mark in marks if mark in _without(item.config)]
     if not missing and _kind(item.config).quick is not None:
-        return "in make test" if _is_quick(item) else "in make test-core"
+        if _is_quick(item):
+            return "in make test"
+        return "in make test-core"
     return ", ".join(marks) or "not chosen"
 
 
@@ -327,9 +331,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     )
     terminalreporter.write_line(f"{'run':32}{run:6}")
     for marks, count in sorted(_not_run.items()):
-        reason = (
-            ""
-            if find_assets() or "assets" not in marks
-            else "  (the folder of test models was not found)"
-        )
+        reason = "  (the folder of test models was not found)"
+        if find_assets() or "assets" not in marks:
+            reason = ""
         terminalreporter.write_line(f"{'not run: ' + marks:32}{count:6}{reason}")

@@ -38,7 +38,8 @@ class Time:
     """Both clocks, which only move when set."""
 
     def __init__(self) -> None:
-        self.wall, self.monotonic = NOW, 100.0
+        self.wall = NOW
+        self.monotonic = 100.0
 
     def pass_by(self, seconds: float) -> None:
         self.wall += seconds
@@ -62,7 +63,9 @@ def tokens(path: Path, time: Time) -> AppTokens:
 
 def found(tokens: AppTokens, token: str) -> str | None:
     app = tokens.find(token.encode())
-    return app.name if app is not None else None
+    if app is not None:
+        return app.name
+    return None
 
 
 def test_a_token_is_stored_as_its_hash(path):
@@ -240,7 +243,9 @@ def test_the_guard_names_the_app(path, tokens):
 def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(["token", *words]) == code
     said = capsys.readouterr()
-    return said.out if code == 0 else said.err
+    if code == 0:
+        return said.out
+    return said.err
 
 
 def test_the_command_creates_lists_and_revokes(tmp_path, capsys):

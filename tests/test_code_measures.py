@@ -121,7 +121,9 @@ def test_long_sentences_of_a_page_are_counted(
 ) -> None:
     """They end at a full stop, an item or a paragraph; links count by their text."""
     texts = measures.text_measures
-    told = [(sentence.line, len(sentence.words)) for sentence in texts.sentences(PAGE)]
+    told = []
+    for sentence in texts.sentences(PAGE):
+        told.append((sentence.line, len(sentence.words)))
     assert told == [(3, 30), (3, 2), (4, 35), (11, 40)]
     (tmp_path / "docs/generated").mkdir(parents=True)
     (tmp_path / "README.md").write_text(PAGE)

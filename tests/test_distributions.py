@@ -50,11 +50,10 @@ class Installed:
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         hidden = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
-        variables = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in hidden and not name.startswith(("POCKETSERVE_", "XDG_"))
-        }
+        variables = {}
+        for name, value in os.environ.items():
+            if name not in hidden and not name.startswith(("POCKETSERVE_", "XDG_")):
+                variables[name] = value
         return subprocess.run(
             [str(self.python), *map(str, arguments)],
             cwd=self.home,

@@ -309,10 +309,9 @@ def anchors(document: Path) -> set[str]:
         document.read_text(encoding="utf-8"),
         flags=re.MULTILINE | re.DOTALL,
     )
-    headings = [
-        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line)
-        for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    ]
+    headings = []
+    for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        headings.append(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line))
     slugs = [
         re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
         for heading in headings
@@ -331,6 +330,8 @@ def test_links_and_anchors_exist(document: Path) -> None:
         r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")
     ):
         if "://" not in target:
-            file = document.parent / target if target else document
+            file = document
+            if target:
+                file = document.parent / target
             assert file.exists(), target
             assert not anchor or anchor in anchors(file), f"{target}#{anchor}"

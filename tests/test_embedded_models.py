@@ -114,12 +114,11 @@ def test_int8_digits_keep_their_accuracy(
     """They lose at most half a point against the float model."""
     values, truth = held_out["digits"]
     need_framework(service, "digits", "tflite-int8")
-    accuracies = {
-        version: np.mean(
+    accuracies = {}
+    for version in ("tflite", "tflite-int8"):
+        accuracies[version] = np.mean(
             query(service, "digits", version, values).argmax(axis=1) == truth
         )
-        for version in ("tflite", "tflite-int8")
-    }
     assert accuracies["tflite-int8"] >= accuracies["tflite"] - 0.005
 
 

@@ -184,10 +184,9 @@ def test_the_zoo_counts_only_for_its_path_to_tflite() -> None:
         {"name": "b", "path": "pt2>tflite", "state": "refused", "reason": "no"},
         {"name": "a", "path": "torch>onnx", "state": "ok", "tools": "torch"},
     ]
-    found = [
-        (f.model, f.text, f.holds)
-        for f in findings_of("one-path", Evidence({}, [], zoo))
-    ]
+    found = []
+    for f in findings_of("one-path", Evidence({}, [], zoo)):
+        found.append((f.model, f.text, f.holds))
     assert found == [("a", "made by litert-torch", True), ("b", "no", False)]
 
 
@@ -206,7 +205,9 @@ def test_a_refused_version_counts_as_lost_accuracy() -> None:
         {"diabetes": {"tflite-int8": outcome}},
         [comparison("desktop", "digits", DIGITS)],
     )
-    found = [(f.model, f.what, f.holds) for f in findings_of("int8-accuracy", evidence)]
+    found = []
+    for f in findings_of("int8-accuracy", evidence):
+        found.append((f.model, f.what, f.holds))
     assert found == [
         ("digits", "tflite-int8", True),
         ("digits", "tflite-dynamic", True),
@@ -241,10 +242,9 @@ def test_converting_gains_if_it_is_faster_and_not_larger() -> None:
 
 def test_results_within_chance_are_not_judged() -> None:
     """A few turns have no interval: the claim is not measured, rather than refuted."""
-    few = {
-        name: {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]}
-        for name, facts in DIGITS.items()
-    }
+    few = {}
+    for name, facts in DIGITS.items():
+        few[name] = {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]}
     assert not findings_of("gain", Evidence({}, [comparison("desktop", "digits", few)]))
 
 

@@ -83,7 +83,9 @@ def targets(node: ast.AST, module: str) -> list[str]:
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
         return []
-    base = ".".join(module.split(".")[: -node.level]) if node.level else ""
+    base = ""
+    if node.level:
+        base = ".".join(module.split(".")[: -node.level])
     start = ".".join(part for part in (base, node.module) if part)
     return [start, *(f"{start}.{alias.name}" for alias in node.names)]
 
@@ -452,11 +454,10 @@ def test_tools_of_converters_stand_alone() -> None:
     Of ours, they import the contract, each other, and readers of models that only need
     NumPy. Tools without an environment run beside the server.
     """
-    at_home = {
-        entry.module
-        for entry in converters()
-        if entry.environment is None and entry.fallback is None
-    }
+    at_home = set()
+    for entry in converters():
+        if entry.environment is None and entry.fallback is None:
+            at_home.add(entry.module)
     paths = [
         path
         for path in files("pocketserve_lab.convert.tools")

@@ -188,7 +188,9 @@ def test_labels_are_in_the_requests_language(server: Server, tag: str) -> None:
     """The parameter ``language`` works by every client; unknown languages fall back."""
     body, _ = RIGHT["rising"]
     wanted = LANGUAGES[tag]
-    query = f"?language={tag}" if tag else ""
+    query = ""
+    if tag:
+        query = f"?language={tag}"
     found = server.call("POST", f"/predictions/tones{query}", data=body).json()[
         "predictions"
     ]

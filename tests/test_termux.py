@@ -140,7 +140,9 @@ class Termux:
     @property
     def calls(self) -> list[str]:
         path = self.base / "calls"
-        return path.read_text().splitlines() if path.exists() else []
+        if path.exists():
+            return path.read_text().splitlines()
+        return []
 
     def stand_in(self, name: str, script: str) -> None:
         """Write a program that records its call."""
@@ -152,11 +154,10 @@ class Termux:
 
     def environment(self) -> dict[str, str]:
         """Return TermuxShellEnvironment's variables, and this machine's package index."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name.lower().endswith("_proxy") or "CERT" in name
-        }
+        kept = {}
+        for name, value in os.environ.items():
+            if name.lower().endswith("_proxy") or "CERT" in name:
+                kept[name] = value
         kept |= {
             name: value for name, value in os.environ.items() if name.startswith("PIP_")
         }

@@ -177,7 +177,9 @@ def tolerance(servers: Any) -> float:
         .call("GET", "/v2/models/yamnet")
         .json()["parameters"]["runtime"]
     )
-    return OLDER_TOLERANCE if runtime.startswith("tflite-runtime") else 0.01
+    if runtime.startswith("tflite-runtime"):
+        return OLDER_TOLERANCE
+    return 0.01
 
 
 def close(

@@ -639,7 +639,9 @@ def arrays_of_every_kind() -> Mapping[str, Array]:
         "float32",
         "float64",
     ]
-    whole = {kind: random.integers(0, 2, (2, 3)).astype(kind) for kind in kinds}
+    whole = {}
+    for kind in kinds:
+        whole[kind] = random.integers(0, 2, (2, 3)).astype(kind)
     return whole | {
         "scalar": np.array(7.5),
         "empty": np.zeros((0, 4), np.float32),
@@ -694,10 +696,9 @@ def test_a_file_without_tensors_is_read(tmp_path: Path) -> None:
 
 def spoilt(path: Path, data: bytes, **tensors: tuple[list[int], list[int]]) -> Path:
     """Return a file of bytes with shape and offsets for each tensor."""
-    entries = {
-        name: {"dtype": "U8", "shape": shape, "data_offsets": at}
-        for name, (shape, at) in tensors.items()
-    }
+    entries = {}
+    for name, (shape, at) in tensors.items():
+        entries[name] = {"dtype": "U8", "shape": shape, "data_offsets": at}
     header = json.dumps(entries).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + data)
     return path

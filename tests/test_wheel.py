@@ -38,11 +38,10 @@ class Installed:
 
     def environment(self) -> dict[str, str]:
         hidden = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in hidden and not name.startswith(("POCKETSERVE_", "XDG_"))
-        }
+        kept = {}
+        for name, value in os.environ.items():
+            if name not in hidden and not name.startswith(("POCKETSERVE_", "XDG_")):
+                kept[name] = value
         return {**kept, "HOME": str(self.home)}
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -147,11 +146,10 @@ def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
     (found,) = tmp_path.iterdir()
     with tarfile.open(found) as archive:
-        files = {
-            member.name.partition("/")[2]: member.size
-            for member in archive
-            if member.isfile()
-        }
+        files = {}
+        for member in archive:
+            if member.isfile():
+                files[member.name.partition("/")[2]] = member.size
         assert not any(member.issym() or member.islnk() for member in archive)
     assert {
         "LICENSE",

@@ -100,10 +100,9 @@ def every_datatype(path: Path) -> None:
         kind: [f"rows {kind}", "columns" if kind == "FLOAT" else 2]
         for kind in DATATYPES
     }
-    nodes = [
-        helper.make_node("Identity", [f"in {kind}"], [f"out {kind}"])
-        for kind in DATATYPES
-    ]
+    nodes = []
+    for kind in DATATYPES:
+        nodes.append(helper.make_node("Identity", [f"in {kind}"], [f"out {kind}"]))
     _save(
         path,
         nodes,

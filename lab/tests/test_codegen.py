@@ -122,12 +122,13 @@ def test_an_inputs_sizes_have_a_separate_name(
         "image",
         "imageShapeValue",
     ]
-    lines = [
-        line
-        for line in render(language, inputs=inputs).splitlines()
-        if " infer(" in line and "imageShape" in line
-    ]
-    sizes = "long[] imageShape," if language == "java" else "imageShape: LongArray"
+    lines = []
+    for line in render(language, inputs=inputs).splitlines():
+        if " infer(" in line and "imageShape" in line:
+            lines.append(line)
+    sizes = "imageShape: LongArray"
+    if language == "java":
+        sizes = "long[] imageShape,"
     assert f"{lines[0]},".replace(")", ",").count(sizes) == 1
 
 

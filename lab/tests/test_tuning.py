@@ -178,9 +178,9 @@ def test_only_changed_settings_are_printed(capsys, digits, monkeypatch) -> None:
         "threads": {2: [2.0] * 20, 1: [1.0] * 20},
         "max_batch": {8: [1.0] * 20, 1: [1.0] * 20},
     }
-    choices = {
-        key: choose(samples, next(iter(samples))) for key, samples in times.items()
-    }
+    choices = {}
+    for key, samples in times.items():
+        choices[key] = choose(samples, next(iter(samples)))
     monkeypatch.setattr(tuning, "_tune_threads", lambda *arguments: choices["threads"])
     monkeypatch.setattr(tuning, "_tune_rows", lambda *arguments: choices["max_batch"])
     assert main(["bench", str(digits), "--tune"]) == 0
@@ -196,9 +196,9 @@ def test_a_loaded_machine_gives_no_result(capsys, digits, monkeypatch) -> None:
         "threads": {2: [2.0] * 20, 1: [1.0] * 20},
         "max_batch": {8: [1.0] * 20, 1: [1.0] * 20},
     }
-    choices = {
-        key: choose(samples, next(iter(samples))) for key, samples in times.items()
-    }
+    choices = {}
+    for key, samples in times.items():
+        choices[key] = choose(samples, next(iter(samples)))
     monkeypatch.setattr(tuning, "_tune_threads", lambda *arguments: choices["threads"])
     monkeypatch.setattr(tuning, "_tune_rows", lambda *arguments: choices["max_batch"])
     monkeypatch.setattr(tuning, "load_now", lambda: 1000.0)

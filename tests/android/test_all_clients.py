@@ -123,7 +123,9 @@ def curl(server: Server) -> Ask:
         ]
         command += ["-w", "\n%{http_code}"]
         if "file" in call:
-            query = f"?top_k={call['top_k']}" if "top_k" in call else ""
+            query = ""
+            if "top_k" in call:
+                query = f"?top_k={call['top_k']}"
             command += [
                 "-T",
                 call["file"],
@@ -145,7 +147,9 @@ def curl(server: Server) -> Ask:
         document = json.loads(body)
         if status != "200":
             return {"code": document["code"], "status": int(status)}
-        return document if "file" in call else tensors(document)
+        if "file" in call:
+            return document
+        return tensors(document)
 
     return ask
 

@@ -32,10 +32,9 @@ def properties(prefix: str, server: Server, folder: Path) -> dict[str, str]:
     """Return the properties that point Java to a server."""
     token = folder / f"{prefix}.token"
     token.write_text(server.token or "")
-    ports = {
-        f"{prefix}.{name}": str(server.ready[name]["port"])
-        for name in ("http", "socket")
-    }
+    ports = {}
+    for name in ("http", "socket"):
+        ports[f"{prefix}.{name}"] = str(server.ready[name]["port"])
     return {
         **ports,
         f"{prefix}.token": str(token),

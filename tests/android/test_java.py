@@ -256,7 +256,8 @@ def test_a_model_cards_example_runs(
     example = server.call("GET", "/v2/models/digits").json()["card"]["examples"]["java"]
     ports = f"builder().socketPort({where.get('pocketserve.socket', '1')}).httpPort({server.port})"
     code = CARD.replace("EXAMPLE", example.replace("builder()", ports))
-    code = code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP")
+    if not SOCKET:
+        code = code.replace("Transport.SOCKET", "Transport.HTTP")
     (tmp_path / "Card.java").write_text(code, encoding="utf-8")
     tools = built.build.tools
     path = f"{built.jars['library']}:{tools.json_jar}:{tmp_path}"
@@ -291,7 +292,8 @@ def test_the_guides_first_example_runs(
         .replace("8470", where["pocketserve.http"])
         .replace("8471", where.get("pocketserve.socket", "1"))
     )
-    code = code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP")
+    if not SOCKET:
+        code = code.replace("Transport.SOCKET", "Transport.HTTP")
     (tmp_path / "Example.java").write_text(code, encoding="utf-8")
     for name in ("android_bridge", "models"):
         (tmp_path / name).symlink_to(ROOT / name)

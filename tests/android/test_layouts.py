@@ -43,9 +43,9 @@ STYLES = styles()
 
 def attributes(element: ElementTree.Element) -> dict[str, str]:
     """Return a view's attributes, its style's included; names like ``android:text``."""
-    given = {
-        key.replace(ANDROID, "android:"): value for key, value in element.attrib.items()
-    }
+    given = {}
+    for key, value in element.attrib.items():
+        given[key.replace(ANDROID, "android:")] = value
     return {**STYLES.get(given.get("style", "").removeprefix("@style/"), {}), **given}
 
 
@@ -231,23 +231,21 @@ def test_every_named_view_is_used_and_every_used_view_exists() -> None:
         path.read_text("utf-8") for path in (SAMPLE / "src").rglob("*.java")
     )
     used = set(re.findall(r"(?<!android\.)R\.id\.(\w+)", sources))
-    named = {
-        said["android:id"].rpartition("/")[2]
-        for _, _, said in VIEWS
-        if "android:id" in said
-    }
+    named = set()
+    for _, _, said in VIEWS:
+        if "android:id" in said:
+            named.add(said["android:id"].rpartition("/")[2])
     assert used == named
 
 
 def test_a_rotated_screen_keeps_its_contents() -> None:
     """The first screen is not recreated, because its answers are in memory only."""
     manifest = ElementTree.parse(SAMPLE / "AndroidManifest.xml")
-    kept = {
-        activity.attrib[f"{ANDROID}name"]: set(
+    kept = {}
+    for activity in manifest.iter("activity"):
+        kept[activity.attrib[f"{ANDROID}name"]] = set(
             activity.get(f"{ANDROID}configChanges", "").split("|")
         )
-        for activity in manifest.iter("activity")
-    }
     assert {"orientation", "screenSize", "smallestScreenSize", "screenLayout"} <= kept[
         ".MainActivity"
     ]

@@ -127,7 +127,9 @@ def programs(
             ("kotlin", KOTLIN, texts[1], kotlin / f"Kotlin{name}.kt"),
         ):
             literals = re.findall(r'\.parameter\("note", (".*")\)', text)
-            echo = ECHO[language].format(literals[0]) if literals else ""
+            echo = ""
+            if literals:
+                echo = ECHO[language].format(literals[0])
             target.write_text(frame % (name, text, echo), "utf-8")
     run([toolchain.javac, "-encoding", "UTF-8", "-cp", class_path(library, toolchain.json_jar), "-d", folder / "out",
          *sorted(java.iterdir())])  # fmt: skip

@@ -94,7 +94,9 @@ def test_a_killed_server_never_answers_wrongly_and_restarts(
 
         def ask(server: Server = server, expected: float = expected) -> str:
             try:
-                return "right" if value_of(server) == expected else "wrong"
+                if value_of(server) == expected:
+                    return "right"
+                return "wrong"
             except (OSError, ClosedError):
                 return "cut off"
 
@@ -136,16 +138,12 @@ def test_requests_during_loads_and_unloads_are_answered_or_refused(
         with server.connect() as peer:
             answer = peer.call("POST /predictions/petals", b"[5.1,3.5,1.4]")
         if answer.status == 200:
-            return (
-                "right"
-                if answer.document["predictions"][0]["value"] == expected
-                else "wrong"
-            )
-        return (
-            "away"
-            if answer.code in ("MODEL_NOT_FOUND", "MODEL_NOT_READY")
-            else f"{answer.code}"
-        )
+            if answer.document["predictions"][0]["value"] == expected:
+                return "right"
+            return "wrong"
+        if answer.code in ("MODEL_NOT_FOUND", "MODEL_NOT_READY"):
+            return "away"
+        return f"{answer.code}"
 
     with Client(server.url, server.token) as client, asking(ask) as seen:
         before = 0

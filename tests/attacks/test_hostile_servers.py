@@ -48,7 +48,8 @@ class Peer:
     """
 
     def __init__(self, parts: Parts, pace: float = 0.0) -> None:
-        self._parts, self._pace = parts, pace
+        self._parts = parts
+        self._pace = pace
         self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]

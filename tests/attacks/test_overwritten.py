@@ -224,7 +224,8 @@ class Asking:
     """
 
     def __init__(self, server: Server, model: str) -> None:
-        self._server, self._model = server, model
+        self._server = server
+        self._model = model
         self._told = threading.Condition()
         self._counts = [0] * THREADS
         self._done = False

@@ -155,10 +155,12 @@ def test_a_default_client_sends_a_hijacker_nothing(ports, name):
 def test_a_command_sends_a_hijacker_nothing(ports, name, tmp_path, capsys):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     (tmp_path / "token").write_text(TOKEN)
-    words = [
-        str(tmp_path / "token") if word == "TOKEN_FILE" else word
-        for word in COMMANDS[name]
-    ]
+    words = []
+    for word in COMMANDS[name]:
+        if word == "TOKEN_FILE":
+            words.append(str(tmp_path / "token"))
+        else:
+            words.append(word)
     with Recorder(ports.http) as hijacker:
         assert main(words) == 1
         assert hijacker.was_told() == []

@@ -130,11 +130,9 @@ def raw(name: str, **arguments: Any) -> Any:
     from tensorflow.python.framework import op_def_library
 
     function = getattr(tf.raw_ops, name, None)
-    return (
-        op_def_library.apply_op(name, **arguments)
-        if function is None
-        else function(**arguments)
-    )
+    if function is None:
+        return op_def_library.apply_op(name, **arguments)
+    return function(**arguments)
 
 
 def saved(tf: Any, folder: Path, way: Callable[[Any], Any]) -> Path:
@@ -334,11 +332,9 @@ def edited(table: Path, tmp_path: Path, change: Callable[[Any], bytes | None]) -
 
 
 def varint(number: int) -> bytes:
-    return (
-        bytes([number & 0x7F | 0x80]) + varint(number >> 7)
-        if number > 0x7F
-        else bytes([number])
-    )
+    if number > 0x7F:
+        return bytes([number & 0x7F | 0x80]) + varint(number >> 7)
+    return bytes([number])
 
 
 def refused(folder: Path, words: str) -> None:

@@ -52,7 +52,9 @@ def take_threads(server: Server) -> None:
 def take_files(server: Server) -> int:
     """Leave no free file descriptor; return the previous limit."""
     before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0]
-    used = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
+    used = set()
+    for name in os.listdir(f"/proc/{server.process.pid}/fd"):
+        used.add(int(name))
     allow(
         server,
         resource.RLIMIT_NOFILE,

@@ -679,7 +679,8 @@ def test_ordinary_programs_are_served(here: Path, what: str, way: str):
     )
     got = session.run({spec.name: x.numpy() for spec in session.inputs})
     wanted = module(x)
-    wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+    if isinstance(wanted, tuple):
+        wanted = wanted[0]
     np.testing.assert_allclose(
         next(iter(got.values())), wanted.detach().numpy(), rtol=1e-4, atol=1e-5
     )

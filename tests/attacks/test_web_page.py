@@ -22,7 +22,8 @@ class Stranger:
     """An unauthenticated client that sends each request on a new connection."""
 
     def __init__(self, server: Any) -> None:
-        self.url, self.port = server.url, server.port
+        self.url = server.url
+        self.port = server.port
 
     def __call__(
         self, method: str, path: str, body: Any = None, **headers: str

@@ -299,11 +299,10 @@ def test_a_closed_output_is_no_error():
     os.close(reading)
     try:
         command = [sys.executable, "-m", "pocketserve", "token", "--path"]
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name != "PYTHONUNBUFFERED"
-        }
+        environment = {}
+        for name, value in os.environ.items():
+            if name != "PYTHONUNBUFFERED":
+                environment[name] = value
         ended = subprocess.run(
             command, stdout=writing, stderr=subprocess.PIPE, timeout=60, env=environment
         )
@@ -332,7 +331,9 @@ def test_predict_a_picture(run, connection):
 
 @pytest.mark.parametrize("local", [False, True])
 def test_predict_draws_the_answer_on_a_picture(run, connection, tmp_path, local):
-    where = ["--local"] if local else connection
+    where = connection
+    if local:
+        where = ["--local"]
     text = run(
         "predict",
         "digits",
@@ -381,7 +382,8 @@ def test_predict_draws_the_answer_on_a_picture(run, connection, tmp_path, local)
     ],
 )
 def test_predict_numbers_in_every_form(run, connection, words):
-    words = [" ".join(words)] if words[0].startswith("[[") else words
+    if words[0].startswith("[["):
+        words = [" ".join(words)]
     header, row, *_ = run("predict", "petals", *words, *connection).splitlines()
     assert header.split() == ["NAME", "VALUE", "UNIT"]
     assert row.split() == ["petal_width", "0.2266", "cm"]
@@ -1022,7 +1024,9 @@ def test_an_empty_folder_explains_the_next_step(run, new_server, tmp_path):
 
 @pytest.mark.parametrize("how", ["server", "local", "folder"])
 def test_inspect_describes_a_model_the_same_from_everywhere(run, connection, how):
-    model = MODELS / "digits" if how == "folder" else "digits"
+    model = "digits"
+    if how == "folder":
+        model = MODELS / "digits"
     options = {"server": connection, "local": ["--local"], "folder": []}[how]
     described = json.loads(run("inspect", model, "--json", *options))
     assert described["name"] == "digits"

@@ -194,7 +194,9 @@ def test_trust_a_model_rejected_before_loading(
     home.mkdir(parents=True)
     shutil.copy(DIGITS, home / "m.tflite")
     (home / part).write_bytes(b"x = 1\n")
-    delegate = 'delegate = "evil.so"\n' if part == "evil.so" else ""
+    delegate = ""
+    if part == "evil.so":
+        delegate = 'delegate = "evil.so"\n'
     (home / "model.toml").write_text(f'[versions.v]\nfile = "m.tflite"\n{delegate}')
     entry = scan(tmp_path / "models")["own"]
     with pytest.raises(ModelLoadError) as refusal:

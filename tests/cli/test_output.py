@@ -74,10 +74,12 @@ def test_the_last_column_wraps_on_a_narrow_terminal(
         ["MODEL", "STATE", "NOTE"],
         [["digits", "UNAVAILABLE", REASON], ["petals", "READY", ""]],
     )
-    lines = [
-        " ".join(line.split()) if columns == 100 else line
-        for line in capsys.readouterr().out.splitlines()
-    ]
+    lines = []
+    for line in capsys.readouterr().out.splitlines():
+        if columns == 100:
+            lines.append(" ".join(line.split()))
+        else:
+            lines.append(line)
     expected = (
         [" ".join(line.split()) for line in expected]
         if columns == 100

@@ -39,7 +39,8 @@ class Machine:
         *,
         termux: bool,
     ) -> None:
-        self.home, self.prefix = base / "home", base / "com.termux/files/usr"
+        self.home = base / "home"
+        self.prefix = base / "com.termux/files/usr"
         self.home.mkdir()
         programs_dir = base / "bin"
         programs_dir.mkdir()
@@ -66,7 +67,9 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        return self._calls.read_text().splitlines() if self._calls.exists() else []
+        if self._calls.exists():
+            return self._calls.read_text().splitlines()
+        return []
 
     def files(self) -> dict[str, str]:
         found = [

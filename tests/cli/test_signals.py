@@ -50,7 +50,9 @@ def start_time_of(pid: int) -> str:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    if fields[0] in "ZX":
+        return ""
+    return fields[19]
 
 
 def start_command(name: str, folder: Path) -> subprocess.Popen[bytes]:

@@ -62,7 +62,8 @@ def test_outputs_are_a_table_with_waveforms() -> None:
 
 
 def test_picture_says_its_type() -> None:
-    png, jpeg = Picture(b"\x89PNG..."), Picture(b"\xff\xd8...")
+    png = Picture(b"\x89PNG...")
+    jpeg = Picture(b"\xff\xd8...")
     assert (png._repr_png_(), png._repr_jpeg_()) == (b"\x89PNG...", None)
     assert (jpeg._repr_png_(), jpeg._repr_jpeg_()) == (None, b"\xff\xd8...")
 

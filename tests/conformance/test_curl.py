@@ -39,7 +39,9 @@ def curl(
     Returns:
         The HTTP status, and the parsed JSON body.
     """
-    secret = server.token if token == "" else token
+    secret = token
+    if token == "":
+        secret = server.token
     header = ["-H", f"Authorization: Bearer {secret}"] if secret else []
     # -q ignores the user's own .curlrc.
     command = [

@@ -124,10 +124,9 @@ class Phone:
         import pocketserve
         import pocketserve_wire
 
-        sources = [
-            str(Path(package.__path__[0]).parent)
-            for package in (pocketserve, pocketserve_wire)
-        ]
+        sources = []
+        for package in (pocketserve, pocketserve_wire):
+            sources.append(str(Path(package.__path__[0]).parent))
         standard: dict[str, Any] = {
             "root": self.base / "root",
             "environ": self.environ,

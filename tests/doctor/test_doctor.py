@@ -714,11 +714,10 @@ def test_the_settings_library_is_missing(phone, monkeypatch):
 
 
 def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("POCKETSERVE_")
-    }
+    environ = {}
+    for name, value in os.environ.items():
+        if not name.startswith("POCKETSERVE_"):
+            environ[name] = value
     command = [sys.executable, "-m", "pocketserve", "doctor", *words]
     return subprocess.run(
         command, env=environ | variables, capture_output=True, text=True, timeout=60

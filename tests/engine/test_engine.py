@@ -53,7 +53,8 @@ class Clock:
         )
 
     def __call__(self) -> float:
-        meanwhile, self.meanwhile = self.meanwhile, None
+        meanwhile = self.meanwhile
+        self.meanwhile = None
         if meanwhile is not None:
             meanwhile()
         return self.now

@@ -34,10 +34,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Serve a model that appends its input to its state along the middle dimension."""
     helper = onnx.helper
     float32 = onnx.TensorProto.FLOAT
-    taken = [
-        helper.make_tensor_value_info(name, float32, ["batch", length, 2])
-        for name, length in (("x", "new"), ("past.0", "before"))
-    ]
+    taken = []
+    for name, length in (("x", "new"), ("past.0", "before")):
+        taken.append(helper.make_tensor_value_info(name, float32, ["batch", length, 2]))
     given = [helper.make_tensor_value_info("present.0", float32, ["batch", "after", 2])]
     node = helper.make_node("Concat", ["past.0", "x"], ["present.0"], axis=1)
     graph = helper.make_graph([node], "cache", taken, given)

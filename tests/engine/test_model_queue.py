@@ -386,10 +386,11 @@ def test_a_late_thread_does_not_restore_an_old_frame(pool):
 
 def test_a_stream_needs_one_queue_entry(pool):
     crowd = Crowd(pool, queue_limit=1)
-    frames = [
-        crowd.enter(str(number), waits=number == 0, stream="camera", arrived=number)
-        for number in range(2)
-    ]
+    frames = []
+    for number in range(2):
+        frames.append(
+            crowd.enter(str(number), waits=number == 0, stream="camera", arrived=number)
+        )
     assert fate(frames[0]) is ErrorCode.SUPERSEDED
     assert fate(crowd.enter("plain")) is ErrorCode.QUEUE_FULL
     assert crowd.go(frames[1]) == ["1"]
@@ -476,7 +477,9 @@ def test_cancelling_during_a_handover_loses_no_session(pool):
         for turn in range(60):
             switch = Cancellation()
             canceller = threading.Thread(target=switch.cancel)
-            stream = "s" * (seed % 3) if turn % 2 else ""
+            stream = ""
+            if turn % 2:
+                stream = "s" * (seed % 3)
             if turn % 3:
                 canceller.start()
             try:

@@ -55,11 +55,10 @@ def test_goodput_stays_at_the_maximum_under_fourfold_load(arrivals, timeouts):
     for time in ARRIVALS[arrivals]():
         world.send(queue, time, timeouts)
     world.run()
-    good = [
-        fate
-        for fate in world.answers()
-        if fate.ended <= fate.entry.options.deadline + 1e-9
-    ]
+    good = []
+    for fate in world.answers():
+        if fate.ended <= fate.entry.options.deadline + 1e-9:
+            good.append(fate)
     # The model is idle between bursts that are further apart than any deadline.
     possible = (
         10 * 100 if arrivals == "poisson" else 20 * int(min(timeouts, 5.0) / 0.1 + 1e-9)

@@ -267,7 +267,8 @@ class Planted(Battery):
     ) -> None:
         super().__init__(Path("/nowhere"), lambda name: program)
         self._supplies = [Path("/nowhere")]
-        self.files, self.answer = files, answer
+        self.files = files
+        self.answer = answer
         self.asked = 0
 
     def read_files(self) -> Reading:
@@ -473,9 +474,8 @@ def test_low_power_keeps_at_least_one_thread(opened):
 
 
 def test_runtimes_with_fixed_threads_are_skipped():
-    fixed = {
-        kind.name
-        for kind in FORMATS
-        if kind.runtime and getattr(runtime_for(kind), "fixed_threads", False)
-    }
+    fixed = set()
+    for kind in FORMATS:
+        if kind.runtime and getattr(runtime_for(kind), "fixed_threads", False):
+            fixed.add(kind.name)
     assert fixed == {"executorch", "keras", "savedmodel"}

@@ -60,7 +60,10 @@ class Work:
     def __init__(
         self, office: Office, number: int, key: str | None = None, fails: bool = False
     ) -> None:
-        self.office, self.number, self.key, self.fails = office, number, key, fails
+        self.office = office
+        self.number = number
+        self.key = key
+        self.fails = fails
 
     def __call__(self, session: Any) -> int:
         assert session not in self.office.in_use
@@ -91,7 +94,9 @@ class Office:
         # No thread: a test expires deadlines itself.
         self.scheduler._thread = threading.current_thread()
         self.sessions = [[object() for _ in range(sessions)] for _ in range(queues)]
-        batcher = Together() if batches else None
+        batcher = None
+        if batches:
+            batcher = Together()
         self.queues = [
             ModelQueue(own, limit, self.clock, self.scheduler, batcher=batcher)
             for own in self.sessions

@@ -81,7 +81,9 @@ class Step(FunctionEntry):
         super().__init__(
             self._of_session, options or later(), lambda job: job() and None
         )
-        self.sequences, self.step, self.failed = sequences, step, False
+        self.sequences = sequences
+        self.step = step
+        self.failed = False
         self.session: object = None
         self.sequence = sequences.enter(step, self)
 
@@ -151,10 +153,11 @@ def test_steps_run_in_order_of_arrival() -> None:
     sequences = table(queue_limit=20)
     order = []
     first = Step(sequences, start("a"))
-    steps = [
-        Step(sequences, go_on("a"), RequestOptions(later().deadline, rank=rank))
-        for rank in (5, 9, 1, 5, 2, 8, 7, 1)
-    ]
+    steps = []
+    for rank in (5, 9, 1, 5, 2, 8, 7, 1):
+        steps.append(
+            Step(sequences, go_on("a"), RequestOptions(later().deadline, rank=rank))
+        )
     for number, entry in enumerate(steps):
         entry.function = lambda session, number=number: order.append(number)
     for entry in reversed(steps):

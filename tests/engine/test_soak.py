@@ -60,7 +60,9 @@ def cases(service: Service) -> list[Case]:
     draw = np.random.default_rng(1)
     listed = []
     for name, version in LANES:
-        largest = 1 if name == "digits" else 5
+        largest = 5
+        if name == "digits":
+            largest = 1
         for number in range(150):
             shape = (1 + number % 3, *SHAPES[name])
             rows = draw.random(shape, np.float32) * largest
@@ -119,7 +121,9 @@ def test_each_request_gets_its_own_answer():
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
     was_batched = False
     for lane, found in statistics.items():
-        sizes = {size: batch.count for size, batch in sorted(found.batches.items())}
+        sizes = {}
+        for size, batch in sorted(found.batches.items()):
+            sizes[size] = batch.count
         rows = found.inference_count
         runs = found.execution_count
         print(lane, f"{rows} rows in {runs} runs, by batch size", sizes)

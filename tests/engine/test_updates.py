@@ -230,7 +230,8 @@ def test_a_version_without_room_is_retried(
     put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
     budget = one.service.engine._budget
-    size, budget.size = budget.size, 1
+    size = budget.size
+    budget.size = 1
     put(one.root, 2, times(2))
     await_that(lambda: "memory budget" in one.reason("2"))
     assert one.ask() == ("1", 1.0)

@@ -149,10 +149,13 @@ def test_add_completes_after_its_output_is_closed(folder: Path) -> None:
         folder,
     ]
     try:
-        codes = [
-            subprocess.run(words, stdout=writing, stderr=writing, timeout=60).returncode
-            for _ in range(2)
-        ]
+        codes = []
+        for _ in range(2):
+            codes.append(
+                subprocess.run(
+                    words, stdout=writing, stderr=writing, timeout=60
+                ).returncode
+            )
     finally:
         os.close(writing)
     assert codes == [0, 1]
@@ -735,10 +738,9 @@ def test_the_token_is_sent_only_to_the_hub(
     hub.requests.clear()
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert add("hf:org/numbers")[0] == 0
-    sent = {
-        (path.startswith("/blob/"), headers.get("Authorization"))
-        for _, path, headers in hub.requests
-    }
+    sent = set()
+    for _, path, headers in hub.requests:
+        sent.add((path.startswith("/blob/"), headers.get("Authorization")))
     assert {token for is_storage, token in sent if is_storage} == {None}
     assert (False, f"Bearer {hub.token}") in sent
 
@@ -791,11 +793,10 @@ def test_the_next_command_resumes_a_hub_download(
     hub.cuts += [1 << 20, 1000, 0]  # the listing is whole
     assert "the same command resumes the download" in add("hf:org/numbers")[2]
     assert add("hf:org/numbers")[0] == 0
-    ranges = [
-        headers["Range"]
-        for _, path, headers in hub.requests
-        if "Range" in headers and "/blob/" in path
-    ]
+    ranges = []
+    for _, path, headers in hub.requests:
+        if "Range" in headers and "/blob/" in path:
+            ranges.append(headers["Range"])
     assert ranges == ["bytes=1000-", "bytes=1000-"]
     hub.requests.clear()
     hub.cuts += [1 << 20, 1 << 20, 0]

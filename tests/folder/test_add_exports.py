@@ -131,7 +131,9 @@ def quantised_lite(folder: Path) -> Files:
     # All corners of the colour space: the converter measures each value's range on
     # them.
     colours = itertools.product((-1.0, 1.0), repeat=3)
-    samples = [np.full((1, SIDE, SIDE, 3), colour, np.float32) for colour in colours]
+    samples = []
+    for colour in colours:
+        samples.append(np.full((1, SIDE, SIDE, 3), colour, np.float32))
     converter = tf.lite.TFLiteConverter.from_keras_model(keras_model())
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = lambda: ([sample] for sample in samples)

@@ -156,7 +156,9 @@ def binary(
     header = request(
         tensor(**{"data": None, "parameters": parameters, **changes})
     ).encode()
-    length = len(header) if json_length is None else json_length
+    length = json_length
+    if json_length is None:
+        length = len(header)
     return header + raw, {"Inference-Header-Content-Length": str(length)}
 
 

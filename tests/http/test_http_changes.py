@@ -25,7 +25,8 @@ class Served:
     """A server on copies of the embedded models."""
 
     def __init__(self, server: Server, models: Path) -> None:
-        self.server, self.models = server, models
+        self.server = server
+        self.models = models
 
     def predict(
         self, model: str = "petals", body: bytes = NUMBERS

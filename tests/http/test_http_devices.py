@@ -54,10 +54,11 @@ def added(server: Server, *values: float) -> list[float]:
         ("serving_default_a:0", list(values)),
         ("serving_default_b:0", [1] * len(values)),
     ]
-    inputs = [
-        {"name": name, "datatype": "FP32", "shape": [len(data)], "data": data}
-        for name, data in tensors
-    ]
+    inputs = []
+    for name, data in tensors:
+        inputs.append(
+            {"name": name, "datatype": "FP32", "shape": [len(data)], "data": data}
+        )
     answer = server.call(
         "POST", f"/v2/models/{NAME}/infer", data=json.dumps({"inputs": inputs})
     )
@@ -83,14 +84,13 @@ def measured(server: Server) -> dict[tuple[str, str], tuple[str, str, float]]:
         for one in family.samples
         if one.name == "pocketserve_model_device"
     ]
-    found = {
-        (one.labels["model"], one.labels["version"]): (
+    found = {}
+    for one in samples:
+        found[(one.labels["model"], one.labels["version"])] = (
             one.labels["device"],
             one.labels["runtime"],
             one.value,
         )
-        for one in samples
-    }
     assert len(found) == len(samples)
     return found
 

@@ -605,7 +605,9 @@ def test_pipelined_requests_are_answered_in_order(wire):
         )
     )
     assert [answer.status for answer in answers] == [200] * 30
-    values = [json.loads(answer.body)["predictions"][0]["value"] for answer in answers]
+    values = []
+    for answer in answers:
+        values.append(json.loads(answer.body)["predictions"][0]["value"])
     assert values == sorted(values)
     assert len(set(values)) == 30
 

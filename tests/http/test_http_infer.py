@@ -63,9 +63,9 @@ def decode(answer) -> dict[str, np.ndarray]:
     """Return outputs of either form by name."""
     assert answer.status_code == 200, answer.text
     length = int(answer.headers.get(LENGTH, len(answer.content)))
-    expected = (
-        "application/octet-stream" if LENGTH in answer.headers else "application/json"
-    )
+    expected = "application/json"
+    if LENGTH in answer.headers:
+        expected = "application/octet-stream"
     assert answer.headers["Content-Type"] == expected
     raw = answer.content[length:]
     found = {}

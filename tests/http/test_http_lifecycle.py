@@ -101,10 +101,8 @@ class SlowRequest:
     def __init__(
         self, models: Path, pool: ThreadPoolExecutor, model: str = "digits"
     ) -> None:
-        self._path, self._pool = (
-            waiting_labels.make_pipe(models / model / "labels.txt"),
-            pool,
-        )
+        self._path = waiting_labels.make_pipe(models / model / "labels.txt")
+        self._pool = pool
         self._opening = pool.submit(self._path.open, "w")
 
     def begin(self, server) -> Future[requests.Response]:
@@ -775,12 +773,11 @@ def test_concurrent_requests_get_their_own_answers(server, pool):
     rows = [
         [float(number), float(turn), 1.0] for number in range(16) for turn in range(10)
     ]
-    alone = [
-        row["value"]
-        for row in post(server, "/predictions/petals", json.dumps(rows)).json()[
-            "predictions"
-        ]
-    ]
+    alone = []
+    for row in post(server, "/predictions/petals", json.dumps(rows)).json()[
+        "predictions"
+    ]:
+        alone.append(row["value"])
     assert [value for values in answers for value in values] == pytest.approx(
         alone, rel=1e-5
     )

@@ -31,7 +31,9 @@ def raw_deflate(data: bytes) -> bytes:
 
 
 def chunked(data: bytes, size: int) -> bytes:
-    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    parts = []
+    for start in range(0, len(data), size):
+        parts.append(data[start : start + size])
     return (
         b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
     )

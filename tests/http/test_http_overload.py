@@ -43,7 +43,9 @@ class Flooded:
     """A server whose model blocks until released, with more requests than it accepts."""
 
     def __init__(self, pool: ThreadPoolExecutor, service: Service, port: int) -> None:
-        self._pool, self.service, self.url = pool, service, f"http://127.0.0.1:{port}"
+        self._pool = pool
+        self.service = service
+        self.url = f"http://127.0.0.1:{port}"
         self._go = threading.Event()
         assert self.ask() == 200
         self.queue: ModelQueue = service.engine.running("petals", "tflite").queue

@@ -131,10 +131,9 @@ def test_a_configuration_omits_a_free_batch_dimension(kit_server):
     batched = set()
     for name in ("dynamic_batch", "strings", "two_inputs", "several_outputs"):
         document = kit_server.call("GET", f"/v2/models/{name}/config").json()
-        shapes = [
-            one["shape"]
-            for one in kit_server.call("GET", f"/v2/models/{name}").json()["inputs"]
-        ]
+        shapes = []
+        for one in kit_server.call("GET", f"/v2/models/{name}").json()["inputs"]:
+            shapes.append(one["shape"])
         rows = document["max_batch_size"]
         batched.add(rows > 0)
         dims = [[] if "reshape" in one else one["dims"] for one in document["input"]]
@@ -156,9 +155,9 @@ def test_a_configuration_omits_a_free_batch_dimension(kit_server):
     ],
 )
 def test_the_maximum_batch_size(shapes, rows):
-    specs = [
-        TensorSpec(f"t{place}", "FP32", shape) for place, shape in enumerate(shapes)
-    ]
+    specs = []
+    for place, shape in enumerate(shapes):
+        specs.append(TensorSpec(f"t{place}", "FP32", shape))
     assert max_batch_size(specs) == rows
     assert max_batch_size([*specs, TensorSpec("any", "FP32", (-1,), open=True)]) == 0
 

@@ -45,10 +45,9 @@ def test_http_gives_the_same_answers(
         if maximum == 2**26
         else new_server(MODELS, "--max-body-bytes", str(maximum))
     )
-    answers = {
-        answer["request_id"]: (answer["status"], answer["code"])
-        for answer in vector.facts["answers"]
-    }
+    answers = {}
+    for answer in vector.facts["answers"]:
+        answers[answer["request_id"]] = (answer["status"], answer["code"])
     for frame in frames(vector):
         method, path = frame.target.decode("ascii").split(" ")
         split = frame.json_length != len(frame.body)
@@ -56,5 +55,7 @@ def test_http_gives_the_same_answers(
             {"Inference-Header-Content-Length": str(frame.json_length)} if split else {}
         )
         got = asked.call(method, path, data=bytes(frame.body), headers=headers)
-        code = got.json()["code"] if got.status_code != 200 else ""
+        code = ""
+        if got.status_code != 200:
+            code = got.json()["code"]
         assert (got.status_code, code) == answers[frame.request_id], got.text

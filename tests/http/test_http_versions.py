@@ -31,15 +31,14 @@ class Versions:
     """A server of one model with numbered versions."""
 
     def __init__(self, server: Server, root: Path) -> None:
-        self.server, self.root = server, root
+        self.server = server
+        self.root = root
 
     def ask(self, version: str = "") -> tuple[int, str, Any]:
         """Send a request; return its answer."""
-        path = (
-            f"/v2/models/m/versions/{version}/infer"
-            if version
-            else "/v2/models/m/infer"
-        )
+        path = "/v2/models/m/infer"
+        if version:
+            path = f"/v2/models/m/versions/{version}/infer"
         return answer_of(self.server.call, path)
 
     def row(self, version: str) -> dict[str, Any]:

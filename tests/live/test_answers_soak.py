@@ -91,7 +91,9 @@ class Case:
         ):
             return "SOMEBODY ELSE'S"
         found = to_array(answer.outputs[0])
-        return "right" if agrees({"y": found}, {"y": self.expected}) else "WRONG"
+        if agrees({"y": found}, {"y": self.expected}):
+            return "right"
+        return "WRONG"
 
 
 Job = tuple[Callable[[Server, list[Case], int, int], Outcome], int]
@@ -104,7 +106,9 @@ def _id(number: int) -> int:
 def make_request(path: str, number: int, draw: np.random.Generator) -> InferRequest:
     """Return a request of one to three rows, sometimes of a camera or urgent."""
     name, shape = MODELS_ASKED[path]
-    largest = 1 if name == "image" else 5
+    largest = 5
+    if name == "image":
+        largest = 1
     rows = draw.random((1 + number % 3, *shape), np.float32) * largest
     parameters: dict[str, Any] = {}
     if number % 10 == 0:

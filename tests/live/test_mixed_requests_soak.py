@@ -88,12 +88,12 @@ class Question:
             is_own = error.code in self.codes and re.search(
                 rf"\b{self.own}\b", str(error)
             )
-            return "refused rightly" if is_own else f"WRONG ERROR {error}"
-        return (
-            "right"
-            if self.expected is not None and agree(answer, self.expected)
-            else "WRONG"
-        )
+            if is_own:
+                return "refused rightly"
+            return f"WRONG ERROR {error}"
+        if self.expected is not None and agree(answer, self.expected):
+            return "right"
+        return "WRONG"
 
 
 def agree(answer: Array, expected: Array) -> bool:
@@ -293,12 +293,12 @@ def test_each_request_gets_its_own_answer_or_error(server: Server) -> None:
     outcomes = Counter[str]()
     begin = time.monotonic()
     urls = {"socket": f"socket://127.0.0.1:{server.socket_port}", "http": server.url}
-    shared = {
-        name: Client(url, token=server.token, reconnect=0) for name, url in urls.items()
-    }
-    counts = [
-        REQUESTS // THREADS + (thread < REQUESTS % THREADS) for thread in range(THREADS)
-    ]
+    shared = {}
+    for name, url in urls.items():
+        shared[name] = Client(url, token=server.token, reconnect=0)
+    counts = []
+    for thread in range(THREADS):
+        counts.append(REQUESTS // THREADS + (thread < REQUESTS % THREADS))
     with (
         ThreadPoolExecutor(THREADS) as pool,
         closing(shared["socket"]),

@@ -86,7 +86,9 @@ class Folder:
     """
 
     def __init__(self, root: Path, load: Load, client: Client) -> None:
-        self.root, self.load, self.client = root, load, client
+        self.root = root
+        self.load = load
+        self.client = client
         self.number = 1
         self.current: Answer = ("1", 1.0)
 

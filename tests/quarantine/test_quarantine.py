@@ -415,10 +415,11 @@ def test_long_names_in_a_reason_are_cut(
     )
     steps = [onnx.helper.make_node("Sub", ["x", "x"], ["zero"])]
     steps.append(onnx.helper.make_node(operator, ["zero", "zero"], [output]))
-    ports = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
-        for name in ("x", output)
-    ]
+    ports = []
+    for name in ("x", output):
+        ports.append(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+        )
     model = onnx.helper.make_model(
         onnx.helper.make_graph(steps, "g", ports[:1], ports[1:]),
         opset_imports=[onnx.helper.make_opsetid("", 21)],
@@ -470,7 +471,9 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(
     model = folder / "n"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
-    manifest = 'labels = "names.txt"\n' if name == "names.txt" else ""
+    manifest = ""
+    if name == "names.txt":
+        manifest = 'labels = "names.txt"\n'
     (model / "model.toml").write_text(f'task = "tabular-classification"\n{manifest}')
     laid = model / name
     good, other = (

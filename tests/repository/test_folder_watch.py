@@ -20,7 +20,8 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self.reads, self.failures = 0, 0
+        self.reads = 0
+        self.failures = 0
 
     def __call__(self) -> None:
         self.reads += 1

@@ -29,11 +29,9 @@ def store(tmp_path: Path) -> SnapshotStore:
 def copies(tmp_path: Path) -> list[Path]:
     """Return the contents of the state folder."""
     folder = tmp_path / "state" / FOLDER
-    return (
-        sorted(path for path in folder.rglob("*") if path.is_file())
-        if folder.exists()
-        else []
-    )
+    if folder.exists():
+        return sorted(path for path in folder.rglob("*") if path.is_file())
+    return []
 
 
 def one_file(tmp_path: Path, size: int = 1000) -> tuple[ModelEntry, VersionEntry, Path]:
@@ -84,10 +82,9 @@ def test_a_copy_is_private_and_immutable(store: SnapshotStore, tmp_path: Path) -
     entry, version, path = one_file(tmp_path)
     content = path.read_bytes()
     taken = store.take(version, entry.folder)
-    modes = {
-        oct(item.stat().st_mode & 0o777)
-        for item in (taken.path.parent, taken.path.parent.parent)
-    }
+    modes = set()
+    for item in (taken.path.parent, taken.path.parent.parent):
+        modes.add(oct(item.stat().st_mode & 0o777))
     assert modes == {"0o700"}
     assert taken.path.stat().st_mode & 0o777 == 0o400
     path.write_bytes(b"other")

@@ -43,7 +43,9 @@ def text_of(path: str, value: str) -> str:
     *outer, name = path.split(".")
     inner = f"{name} {value}" if value.startswith("{") else f"{name}: {value}"
     for message in reversed(outer):
-        names = 'input_name: "s" output_name: "t" ' if message == "state" else ""
+        names = ""
+        if message == "state":
+            names = 'input_name: "s" output_name: "t" '
         inner = f"{message} {{ {names}{inner} }}"
     return inner
 

@@ -80,10 +80,9 @@ def test_a_request_may_send_another_value(
 
     assert predict(server, "sum", '{"x": [[1, 1]], "flag": false}') == [1, 1]
     interface = server.call("GET", "/v2/models/sum/interface").json()
-    optional = {
-        entry["name"]: entry.get("parameters", {}).get("optional", False)
-        for entry in interface["inputs"]
-    }
+    optional = {}
+    for entry in interface["inputs"]:
+        optional[entry["name"]] = entry.get("parameters", {}).get("optional", False)
     assert optional == {"x": False, "scale": True, "flag": True}
 
 

@@ -52,10 +52,9 @@ def built(
     graph = helper.make_graph(
         list(nodes), "g", list(inputs), list(outputs), list(initializers)
     )
-    sets = [
-        helper.make_opsetid(name.replace("_", "."), version)
-        for name, version in domains.items()
-    ]
+    sets = []
+    for name, version in domains.items():
+        sets.append(helper.make_opsetid(name.replace("_", "."), version))
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset), *sets]
     )
@@ -278,10 +277,9 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
         node("Loop", ["one", "", "double"], ["late"], body=_same()),
         node("Expand", ["x", "late"], ["y"]),
     ]
-    initializers = [
-        onnx.numpy_helper.from_array(np.array(number), name)
-        for name, number in (("two", [2, 1]), ("one", 1))
-    ]
+    initializers = []
+    for name, number in (("two", [2, 1]), ("one", 1)):
+        initializers.append(onnx.numpy_helper.from_array(np.array(number), name))
     x = value("x", T.FLOAT, [1, "n"])
     y = value("y", T.FLOAT, None)
     session = opened(built(nodes, [x], [y], initializers))
@@ -299,10 +297,9 @@ def test_only_reliable_dimensions_of_an_output_are_learned(
         node("Expand", ["only", "late"], ["y"]),
     ]
     numbers = {"rows": [rows, 1], "size": [rows, 10], "one": 1}
-    initializers = [
-        onnx.numpy_helper.from_array(np.array(number), name)
-        for name, number in numbers.items()
-    ]
+    initializers = []
+    for name, number in numbers.items():
+        initializers.append(onnx.numpy_helper.from_array(np.array(number), name))
     session = opened(
         built(
             nodes,
@@ -1317,11 +1314,9 @@ def test_the_table_of_element_sizes_is_right():
     names = dict(zip(T.DataType.values(), T.DataType.keys(), strict=True))
     for number, bits in onnx_check._BITS.items():
         kind = helper.tensor_dtype_to_np_dtype(number)
-        packed = (
-            int(names[number].lstrip("UINTFLOA")[0])
-            if names[number].startswith(("INT", "UINT", "FLOAT4"))
-            else 0
-        )
+        packed = 0
+        if names[number].startswith(("INT", "UINT", "FLOAT4")):
+            packed = int(names[number].lstrip("UINTFLOA")[0])
         assert bits == (packed if packed in (2, 4) else kind.itemsize * 8), names[
             number
         ]
@@ -1331,11 +1326,9 @@ def test_the_table_of_element_sizes_is_right():
 
 
 def varint(number: int) -> bytes:
-    return (
-        (bytes([number & 0x7F | 0x80]) + varint(number >> 7))
-        if number > 0x7F
-        else bytes([number])
-    )
+    if number > 0x7F:
+        return bytes([number & 0x7F | 0x80]) + varint(number >> 7)
+    return bytes([number])
 
 
 def message(number: int, content: bytes) -> bytes:
@@ -1407,11 +1400,9 @@ def test_nested_messages_raise_only_the_checks_error(
     tmp_path_factory: pytest.TempPathFactory, tree: Any
 ):
     def encoded(tree: Any) -> bytes:
-        return (
-            tree
-            if isinstance(tree, bytes)
-            else b"".join(message(number, encoded(part)) for number, part in tree)
-        )
+        if isinstance(tree, bytes):
+            return tree
+        return b"".join(message(number, encoded(part)) for number, part in tree)
 
     refused_or_passed(
         tmp_path_factory.getbasetemp() / "tree.onnx", message(7, encoded(tree))
@@ -1558,17 +1549,15 @@ def test_text_is_recognized(assets: Path):
     x = np.load(assets / case["inputs"][0]["npy"])
     (result,) = opened_asset(assets, case).run({"x": x}).values()
     assert list(result.shape) == case["outputs"][0]["shape"]
-    metadata = {
-        item.key: item.value
-        for item in onnx.load(assets / case["model"]).metadata_props
-    }
+    metadata = {}
+    for item in onnx.load(assets / case["model"]).metadata_props:
+        metadata[item.key] = item.value
     characters = ["", *metadata["character"].splitlines(), " "]
     best = result[0].argmax(-1)
-    kept = [
-        best[step]
-        for step in range(len(best))
-        if step == 0 or best[step] != best[step - 1]
-    ]
+    kept = []
+    for step in range(len(best)):
+        if step == 0 or best[step] != best[step - 1]:
+            kept.append(best[step])
     assert "".join(characters[index] for index in kept) == case["answer"]["text"]
 
 
@@ -1601,9 +1590,8 @@ def test_text_is_found_in_pictures_of_any_size(assets: Path):
 @pytest.mark.assets
 def test_every_public_case_is_covered():
     """A new case needs its tensors, or a test of its own above."""
-    own = {
-        case["id"]
-        for case in CASES
-        if case["id"].startswith(("silero", "ppocr_rec", "ppocr_det"))
-    }
+    own = set()
+    for case in CASES:
+        if case["id"].startswith(("silero", "ppocr_rec", "ppocr_det")):
+            own.add(case["id"])
     assert {case["id"] for case in CASES} == own | {case["id"] for case in WITH_TENSORS}

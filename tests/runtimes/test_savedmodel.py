@@ -316,7 +316,9 @@ def test_models_without_writes_or_with_several_signatures_are_not_reset(
 def test_names_have_a_stable_order(tf: Any, save: Save, loader: str) -> None:
     """The file has no order, and TensorFlow's differs between processes."""
     names = ["a", "x", "y_2", "y_10"]
-    specs = [tf.TensorSpec([2], tf.float32, name=name) for name in reversed(names)]
+    specs = []
+    for name in reversed(names):
+        specs.append(tf.TensorSpec([2], tf.float32, name=name))
 
     def call(*tensors: Any) -> dict[str, Any]:
         return {

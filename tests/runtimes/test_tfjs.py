@@ -88,7 +88,9 @@ def layers_model(
 def graph_node(
     name: str, op: str, *inputs: str, dtype: str = "DT_FLOAT", **attributes: Any
 ) -> dict[str, Any]:
-    kind = "dtype" if op in ("Placeholder", "Const") else "T"
+    kind = "T"
+    if op in ("Placeholder", "Const"):
+        kind = "dtype"
     return {
         "name": name,
         "op": op,
@@ -108,11 +110,10 @@ def placeholder(name: str, *sizes: int, dtype: str = "DT_FLOAT") -> dict[str, An
 
 
 def graph_model(nodes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    weights = [
-        {"name": node["name"], "shape": [3, 2], "dtype": "float32"}
-        for node in nodes
-        if node["op"] == "Const"
-    ]
+    weights = []
+    for node in nodes:
+        if node["op"] == "Const":
+            weights.append({"name": node["name"], "shape": [3, 2], "dtype": "float32"})
     manifest = [{"paths": ["w.bin"], "weights": weights}] if weights else []
     return {
         "format": "graph-model",

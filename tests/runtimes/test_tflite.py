@@ -289,7 +289,9 @@ def test_a_scalar_string_is_its_text_not_its_address():
     assert one.shape == ()
     assert twice.shape == (2,)
     for value in (b"hello", b"hello", b"", b"a\0b\0", bytes(range(256)) * 4, "größe"):
-        raw = value.encode() if isinstance(value, str) else value
+        raw = value
+        if isinstance(value, str):
+            raw = value.encode()
         for array in (
             np.array(value, dtype=object),
             np.array([value], dtype=object)[0:1].reshape(()),
@@ -618,11 +620,9 @@ def test_public_models_give_the_answers_of_the_plain_interpreter(assets: Path):
             continue
         if model not in sessions:
             sessions[model] = RUNTIME.open(ModelSource(assets / model))
-        check = (
-            _check_sine
-            if case["inputs"][0]["name"] == "x" and "sine" in case["task"]
-            else _check_case
-        )
+        check = _check_case
+        if case["inputs"][0]["name"] == "x" and "sine" in case["task"]:
+            check = _check_sine
         check(assets, sessions[model], case)
         checked += 1
     assert checked >= 30
@@ -635,7 +635,9 @@ def _check_sine(assets: Path, session: TfliteSession, case: dict[str, Any]) -> N
     result = session.run(
         {source.name: quantize(x, source) if source.quantization else x}
     )[target.name]
-    real = dequantize(result, target) if target.quantization else result
+    real = result
+    if target.quantization:
+        real = dequantize(result, target)
     np.testing.assert_allclose(
         real.reshape(-1), np.load(assets / case["outputs"][0]["npy"]), atol=0.01
     )
@@ -685,7 +687,9 @@ def _check_close(result: np.ndarray, expected: np.ndarray) -> None:
     """
     assert result.dtype == expected.dtype
     assert result.shape == expected.shape
-    steps = 20 if expected.dtype.kind in "iu" else 0.05
+    steps = 0.05
+    if expected.dtype.kind in "iu":
+        steps = 20
     np.testing.assert_allclose(
         result.astype(float), expected.astype(float), atol=steps, rtol=0
     )

@@ -596,9 +596,9 @@ def _check_tensor_against(
     assert tensor.name == entry["name"]
     # That reader gives no content where its table of properties is missing.
     content = tensor.content
-    kind = (
-        content.kind if content is not None and content.properties is not None else None
-    )
+    kind = None
+    if content is not None and content.properties is not None:
+        kind = content.kind
     assert kind == _KINDS.get(entry["content"])
     assert [file.name for file in tensor.associated_files] == entry["associated_files"]
     for unit, expected in zip(

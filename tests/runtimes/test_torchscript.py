@@ -161,7 +161,9 @@ class Recurrent(torch.nn.Module):
         more: Optional[tuple[torch.Tensor, torch.Tensor]] = None,  # noqa: UP045
     ):
         total = x + state[0] + state[1][0] * state[1][1]
-        return total if more is None else total + more[0] + more[1]
+        if more is None:
+            return total
+        return total + more[0] + more[1]
 
 
 class Plain(torch.nn.Module):
@@ -282,7 +284,9 @@ def test_tensors_without_a_manifest_have_open_specs(save: Save):
 
 class Several(torch.nn.Module):
     def forward(self, x):
-        rows = x.reshape(-1) if x.sum() > 100 else x
+        rows = x
+        if x.sum() > 100:
+            rows = x.reshape(-1)
         return x.argmax(-1), x > 0, rows.double(), int(x.shape[0])
 
 
@@ -439,9 +443,9 @@ PLAIN = {
 
 def test_plain_arguments_come_from_tensors(save: Save):
     session = opened(save(Plain()))
-    found = [
-        (spec.name, spec.datatype, spec.shape, spec.open) for spec in session.inputs
-    ]
+    found = []
+    for spec in session.inputs:
+        found.append((spec.name, spec.datatype, spec.shape, spec.open))
     assert found == [
         ("x", "FP32", (-1,), True),
         ("n", "INT64", (), True),
@@ -861,10 +865,9 @@ def test_silero(assets: Path, version: str):
         got = session.run({"x": x, "sr": rate})["output_0"]
         np.testing.assert_allclose(got.reshape(-1), fresh, atol=tolerance)
         session.reset()
-    got = [
-        session.run({"x": chunk, "sr": rate})["output_0"].item()
-        for chunk in chunks(assets)
-    ]
+    got = []
+    for chunk in chunks(assets):
+        got.append(session.run({"x": chunk, "sr": rate})["output_0"].item())
     every = np.load(assets / "expected" / f"{case}.prob_per_chunk.npy")
     np.testing.assert_allclose(got, every, atol=tolerance)
     with pytest.raises(ValueError, match="Supported sampling rates"):

@@ -146,7 +146,9 @@ def test_a_frame_is_decoded_when_it_runs(pictures):
 
     Decoding counts as input time.
     """
-    frames = [ZEROS.replace(b"0", str(number).encode(), 1) for number in range(1, 6)]
+    frames = []
+    for number in range(1, 6):
+        frames.append(ZEROS.replace(b"0", str(number).encode(), 1))
     ids = [pictures.frame(frame) for frame in frames]
     gone = pictures.peer.answers(4)
     assert sorted(gone) == ids[:-1]

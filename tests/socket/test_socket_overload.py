@@ -116,7 +116,9 @@ def test_only_the_newest_of_a_streams_burst_waits(busy, others):
 def test_a_burst_keeps_streams_separate(busy):
     busy.wait(1, stream="a")
     names = ["a", "b", "a", "b", "b"]
-    ids = [busy.peer.last_id + 1 + index for index in range(len(names))]
+    ids = []
+    for index in range(len(names)):
+        ids.append(busy.peer.last_id + 1 + index)
     busy.peer.send(
         b"".join(busy.peer.write(TARGET, body(stream=name)) for name in names)
     )
@@ -274,10 +276,11 @@ def test_large_frames_of_a_stream_are_replaced(camera):
         "parameters": {"binary_data_size": 300_000},
     }
     head = json.dumps({"inputs": [tensor], "parameters": {"stream": "camera"}}).encode()
-    ids = [
-        camera.peer.ask(TARGET, head + bytes(300_000), json_length=len(head))
-        for _ in range(5)
-    ]
+    ids = []
+    for _ in range(5):
+        ids.append(
+            camera.peer.ask(TARGET, head + bytes(300_000), json_length=len(head))
+        )
     gone = camera.peer.answers(4)
     assert sorted(gone) == ids[:-1]
     assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}

@@ -72,7 +72,8 @@ class Session:
     """
 
     def __init__(self, session: Any) -> None:
-        self._session, self.runs = session, 0
+        self._session = session
+        self.runs = 0
         self.threads: list[int] = []
         self.faults: dict[int, BaseException] = {}
 
@@ -224,7 +225,9 @@ def test_failed_waiting_requests_are_released(crowd):
 
 
 def test_an_urgent_request_goes_first_and_evicts_the_last(crowd):
-    sent = [crowd.join(crowd.peer) for _ in range(crowd.queue._entries.limit - WAITERS)]
+    sent = []
+    for _ in range(crowd.queue._entries.limit - WAITERS):
+        sent.append(crowd.join(crowd.peer))
     urgent = ask(crowd.peer, priority=1)
     evicted = crowd.peer.answer()
     assert (evicted.request_id, evicted.code) == (sent[-1], "QUEUE_FULL")
@@ -280,12 +283,13 @@ def test_a_shutdown_answers_waiting_requests(crowd, pool):
     late = ask(crowd.peer)
     crowd.until(lambda: crowd.service.draining)
     crowd.go()
-    frames = [crowd.peer.next() for _ in range(WAITERS + len(sent) + 2)]
-    status = {
-        frame.request_id: frame.arg
-        for frame in frames
-        if frame.type == FrameType.RESPONSE
-    }
+    frames = []
+    for _ in range(WAITERS + len(sent) + 2):
+        frames.append(crowd.peer.next())
+    status = {}
+    for frame in frames:
+        if frame.type == FrameType.RESPONSE:
+            status[frame.request_id] = frame.arg
     assert status.pop(late) == 503
     assert set(status.values()) == {200}
     assert set(sent) <= set(status)
@@ -304,7 +308,9 @@ def test_a_failed_run_affects_no_other_request(one_by_one, fault):
     one_by_one.until(lambda: one_by_one.handle.users == 0)
     assert one_by_one.session.runs == WAITERS + 9
     answers = one_by_one.peer.answers(WAITERS + 9)
-    code = "INFERENCE_FAILED" if fault is RuntimeError else "INTERNAL"
+    code = "INTERNAL"
+    if fault is RuntimeError:
+        code = "INFERENCE_FAILED"
     assert [answers[one].code for one in sent].count(code) == 2
     assert one_by_one.peer.call("GET /v2/health/live").status == 200
 
@@ -364,10 +370,9 @@ def test_requests_run_when_no_thread_can_be_started(
     workers = started.server.workers
     workers._idle_s = 0.01
     crowd = Crowd(started, pool, until)
-    sent = [
-        crowd.join(crowd.peer, **kind)
-        for kind in [{"priority": 1}, {}, {"rows": SMALL_BODY // 12 + 1}] * 3
-    ]
+    sent = []
+    for kind in [{"priority": 1}, {}, {"rows": SMALL_BODY // 12 + 1}] * 3:
+        sent.append(crowd.join(crowd.peer, **kind))
     until(lambda: workers.count == 0)
 
     def none_left(thread: threading.Thread) -> None:

@@ -36,9 +36,9 @@ def test_ready_states_the_servers_limits(peer):
 
 
 def test_concurrent_requests_get_their_own_answers(peer):
-    rows = {
-        number: json.dumps([float(number), 1.0, 1.0]).encode() for number in range(24)
-    }
+    rows = {}
+    for number in range(24):
+        rows[number] = json.dumps([float(number), 1.0, 1.0]).encode()
     frames = [peer.write(PETALS, row) for row in rows.values()]
     peer.send(b"".join(frames))
     together = peer.answers(len(rows))

@@ -47,7 +47,9 @@ class Peer:
         """Continue the handshake until the server expects a frame; None completes it."""
         if awaits == "HELLO":
             return
-        key = self.token.encode() if self.token else None
+        key = None
+        if self.token:
+            key = self.token.encode()
         shake = ClientHandshake(key, os.urandom(NONCE_BYTES), MAX)
         self.socket.sendall(shake.hello)
         auth = shake.answer_challenge(self.frame())
@@ -144,7 +146,9 @@ def test_valid_frames_keep_the_connection(vector: Vector, peer: Peer) -> None:
     peer.socket.sendall(encode_frame(Frame(FrameType.PING, arg=424_242)))
     asked = sorted(frame["request_id"] for frame in sent if frame["name"] == "REQUEST")
     pings = [frame["arg"] for frame in sent if frame["name"] == "PING"]
-    found = [peer.frame() for _ in range(len(asked) + len(pings) + 1)]
+    found = []
+    for _ in range(len(asked) + len(pings) + 1):
+        found.append(peer.frame())
     assert (
         sorted(frame.request_id for frame in found if frame.type == FrameType.RESPONSE)
         == asked

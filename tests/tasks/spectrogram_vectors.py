@@ -75,11 +75,10 @@ def by_librosa(name: str, table: dict[str, Any]) -> Any:
     sound = signal()
     if "preemphasis" in table:
         sound = librosa.effects.preemphasis(sound, coef=table["preemphasis"], zi=[0.0])
-    stft = {
-        key: table[key]
-        for key in ("n_fft", "hop_length", "win_length", "window", "center", "pad_mode")
-        if key in table
-    }
+    stft = {}
+    for key in ("n_fft", "hop_length", "win_length", "window", "center", "pad_mode"):
+        if key in table:
+            stft[key] = table[key]
     power = table.get("power", 2)
     if table.get("kind") == "linear":
         return (np.abs(librosa.stft(sound, **stft)) ** power).T

@@ -138,7 +138,9 @@ def crafted(*streams: bytes, extent: int | None = None) -> memoryview:
     places = b""
     at = 0
     for number, content in enumerate(streams):
-        size = len(content) if extent is None else extent
+        size = extent
+        if extent is None:
+            size = len(content)
         places += (
             number.to_bytes(2, "big")
             + b"\0\1\0\0\0\1"

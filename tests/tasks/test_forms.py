@@ -59,7 +59,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """
     folder = tmp_path_factory.mktemp("models")
     for name in SAMPLES:
-        parent = MODELS if (MODELS / name).exists() else TEST_MODELS
+        parent = TEST_MODELS
+        if (MODELS / name).exists():
+            parent = MODELS
         shutil.copytree(parent / name, folder / name)
     settings = {
         "models_dir": folder,

@@ -58,8 +58,12 @@ def planes(
 
 def padded(plane: Any, stride: int, *, last: bool = True) -> bytes:
     """Pad the rows of a plane with random bytes, optionally the last row too."""
-    rows = [bytes(row) + b"\xaa" * (stride - len(bytes(row))) for row in plane]
-    return b"".join(rows) if last else b"".join(rows[:-1]) + bytes(plane[-1])
+    rows = []
+    for row in plane:
+        rows.append(bytes(row) + b"\xaa" * (stride - len(bytes(row))))
+    if last:
+        return b"".join(rows)
+    return b"".join(rows[:-1]) + bytes(plane[-1])
 
 
 def spread(plane: Any, step: int) -> Any:

@@ -212,10 +212,9 @@ def test_an_array_of_pixels_is_a_picture(case: str, kind: str) -> None:
         found = asked.prepare(npy(array))
         assert found.context == context
         np.testing.assert_array_equal(found.runs[0]["image"], expected)
-    drawn = [
-        asked.annotate(body, NO_HINTS, [], [], context)
-        for body in (file.getvalue(), npy(pixels))
-    ]
+    drawn = []
+    for body in (file.getvalue(), npy(pixels)):
+        drawn.append(asked.annotate(body, NO_HINTS, [], [], context))
     assert drawn[0] == drawn[1]
 
 

@@ -561,7 +561,9 @@ def test_many_numbers_with_few_gaps_are_an_index(tmp_path: Path, classes: int) -
 
     labels = find_labels(facts(tmp_path, outputs, files=files))
 
-    first = 1 if labels.names[0] else 0
+    first = 0
+    if labels.names[0]:
+        first = 1
     shifted = ["", *labels.names] if first else labels.names
     assert shifted[8] == "kind 8"
     assert shifted[9] == ""

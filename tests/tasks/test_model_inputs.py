@@ -50,10 +50,9 @@ def remembering(path: Path) -> None:
     helper = onnx.helper
     kind = onnx.TensorProto.FLOAT
     shapes = {"image": [1, 4, 6], "before": [1, 6], "scores": [1, 6], "after": [1, 6]}
-    ends = {
-        name: helper.make_tensor_value_info(name, kind, shape)
-        for name, shape in shapes.items()
-    }
+    ends = {}
+    for name, shape in shapes.items():
+        ends[name] = helper.make_tensor_value_info(name, kind, shape)
     nodes = [
         helper.make_node("ReduceMean", ["image"], ["means"], axes=[1], keepdims=0),
         helper.make_node("Add", ["means", "before"], ["scores"]),

@@ -491,7 +491,10 @@ def test_overlapping_boxes_are_suppressed(
     assert kept == sorted(kept)
     assert kept[0] == 0
     for index in range(len(boxes)):
-        better = [k for k in kept if k < index and classes[k] == classes[index]]
+        better = []
+        for k in kept:
+            if k < index and classes[k] == classes[index]:
+                better.append(k)
         crossing = any(
             overlap(corners[k], corners[index : index + 1])[0] > limit for k in better
         )

@@ -357,7 +357,9 @@ def test_each_window(tmp_path: Path) -> None:
     """
     task = detector(tmp_path)
     context = task.prepare(memoryview(wav(SECOND))).context
-    runs = [{"p": np.array([[i / 100]], np.float32)} for i in range(32)]
+    runs = []
+    for i in range(32):
+        runs.append({"p": np.array([[i / 100]], np.float32)})
     found = task.answer(runs, AnswerOptions(values={"pool": "none"}), context)
     assert found[1] == {"start": 0.032, "end": 0.064, "score": pytest.approx(0.01)}
     assert found[-1]["end"] == 1.0
@@ -398,11 +400,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_invalid_manifests_are_rejected(tmp_path: Path, case: str) -> None:
     """The error names the key."""
     change, text = WRONG[case]
-    audio = {
-        key: v
-        for key, v in {"sample_rate": RATE, "window": 512, **change}.items()
-        if v is not None
-    }
+    audio = {}
+    for key, v in {"sample_rate": RATE, "window": 512, **change}.items():
+        if v is not None:
+            audio[key] = v
     manifest = {"task": "voice-activity", "audio": audio, **STATE}
     with pytest.raises(ModelLoadError, match=text):
         task_of(tmp_path, SPECS, {"p": (1, 1), "hn": (1, 4)}, manifest)

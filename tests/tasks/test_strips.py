@@ -46,7 +46,8 @@ class Asked:
     """Counts the checks of a preparation and cancels at one of them."""
 
     def __init__(self, until: int = -1) -> None:
-        self.count, self._until = 0, until
+        self.count = 0
+        self._until = until
 
     def __call__(self) -> None:
         self.count += 1
@@ -129,7 +130,9 @@ def test_every_operation_checks_before_every_strip(
     asked = Asked()
     with cancellation_scope(asked):
         read_picture(memoryview(file), shape, ImageOptions(), 10_000)
-    steps = 1 if kind == "plain" else 2
+    steps = 2
+    if kind == "plain":
+        steps = 1
     assert asked.count >= steps * side * side // strip
     for until in range(1, asked.count + 1):
         with (

@@ -126,14 +126,18 @@ def linear(
         post_transform="NONE",
         **attribute,
     )
-    kind = "s" if is_text else "i"
+    kind = "i"
+    if is_text:
+        kind = "s"
     outputs = [(label, kind, ["n"]), ("probabilities", "f", ["n", 3])]
     return save(path, [classifier, *after], [X3], outputs)
 
 
 def gathered(path: Path, classes: Any, kind: str, cast: bool = False) -> Path:
     """Create softmax scores and a winner from a constant list, as skl2onnx does."""
-    end = "label" if not cast else "picked"
+    end = "picked"
+    if not cast:
+        end = "label"
     nodes = [
         node("Softmax", ["X"], ["probabilities"], axis=1),
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
@@ -673,10 +677,11 @@ def test_the_total_size_of_names_is_bounded(tmp_path: Path) -> None:
         )
     ]
     shared += [node("Identity", ["label"], [name]) for name, _, _ in outputs]
-    own = [
-        node("ArrayFeatureExtractor", [f"names{number}", "X"], [f"y{number}"])
-        for number in range(20)
-    ]
+    own = []
+    for number in range(20):
+        own.append(
+            node("ArrayFeatureExtractor", [f"names{number}", "X"], [f"y{number}"])
+        )
     constants = {f"names{number}": np.array(names, object) for number in range(20)}
 
     class_outputs = read_class_outputs(

@@ -189,7 +189,9 @@ def test_untrusted_delimiters_are_rejected(pattern: str) -> None:
 def test_words_are_the_text_between_delimiters(text: str) -> None:
     """Words and delimiters together form the text; shorthand classes mean ASCII."""
     words = RegexWords(r"[^\w']+", {})
-    found = ["".join(text[token.start : token.end]) for token in words.tokens(text)]
+    found = []
+    for token in words.tokens(text):
+        found.append("".join(text[token.start : token.end]))
     assert found == [word for word in compile_delimiter(r"[^\w']+").split(text) if word]
 
 
@@ -279,10 +281,11 @@ def test_label_languages(tmp_path: Path) -> None:
         {**FILES, "de.txt": "schlecht\ngut\n"},
     )
     scores = [{"y": np.array([[0.1, 0.9]])}]
-    found = [
-        task.answer(scores, AnswerOptions(1, language=tag), False)[0]["label"]
-        for tag in ("de-AT", "fr", None)
-    ]
+    found = []
+    for tag in ("de-AT", "fr", None):
+        found.append(
+            task.answer(scores, AnswerOptions(1, language=tag), False)[0]["label"]
+        )
     assert found == ["gut", "good", "good"]
 
 
@@ -436,10 +439,9 @@ def reader(folder: Path, length: int = 40, **table: Any) -> Any:
 
 def logits(length: int, start: int, end: int) -> dict[str, Any]:
     """Return outputs that are certain of one span."""
-    found = {
-        name: np.zeros((1, length), np.float32)
-        for name in ("start_logits", "end_logits")
-    }
+    found = {}
+    for name in ("start_logits", "end_logits"):
+        found[name] = np.zeros((1, length), np.float32)
     found["start_logits"][0, start] = found["end_logits"][0, end] = 9.0
     return found
 
@@ -603,10 +605,9 @@ def test_a_list_and_a_query(tmp_path: Path) -> None:
     With a query, texts are ordered by cosine.
     """
     task = embedder(tmp_path, (1, 2))
-    outputs = [
-        {"last_hidden_state": np.array([row], np.float32)}
-        for row in ([2, 0], [0, 5], [3, 3])
-    ]
+    outputs = []
+    for row in ([2, 0], [0, 5], [3, 3]):
+        outputs.append({"last_hidden_state": np.array([row], np.float32)})
     several = task.prepare(memoryview(b'["a", "b", "c"]'))
     assert [
         e["index"] for e in task.answer(outputs, AnswerOptions(), several.context)

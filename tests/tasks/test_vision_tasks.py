@@ -381,7 +381,9 @@ def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
     hints = Hints()
     context = task.prepare(body).context
     answer = task.answer([outputs], AnswerOptions(threshold=0.0), context)
-    entries = answer.entries if isinstance(answer, ExtendedAnswer) else answer
+    entries = answer
+    if isinstance(answer, ExtendedAnswer):
+        entries = answer.entries
     return Image.open(
         io.BytesIO(task.annotate(body, hints, [outputs], entries, context))
     )
@@ -430,10 +432,13 @@ def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
     scores = {"s": np.array([[0.7, 0.3]], np.float32)}
     context = task.prepare(body).context
     answer = task.answer([scores], AnswerOptions(), context)
-    files = [
-        task.annotate(body, Hints(values={"annotate": kind}), [scores], answer, context)
-        for kind in ("png", "jpeg")
-    ]
+    files = []
+    for kind in ("png", "jpeg"):
+        files.append(
+            task.annotate(
+                body, Hints(values={"annotate": kind}), [scores], answer, context
+            )
+        )
     png, jpeg = (Image.open(io.BytesIO(file)) for file in files)
     assert png.format == "PNG"
     assert jpeg.format == "JPEG"

@@ -48,10 +48,9 @@ def pair(path: Path, rows: tuple[str | None, str | None]) -> None:
     """Write a model that adds two inputs whose row counts share a name."""
     helper = onnx.helper
     kind = onnx.TensorProto.FLOAT
-    ends = [
-        helper.make_tensor_value_info(name, kind, [size, 4])
-        for name, size in zip("ab", rows, strict=True)
-    ]
+    ends = []
+    for name, size in zip("ab", rows, strict=True):
+        ends.append(helper.make_tensor_value_info(name, kind, [size, 4]))
     graph = helper.make_graph(
         [helper.make_node("Add", ["a", "b"], ["y"])],
         "pair",
@@ -224,10 +223,9 @@ def test_every_form_of_a_photo_gets_one_answer(client: Client) -> None:
     image = pil.fromarray(pixels)
     file = io.BytesIO()
     image.save(file, "PNG")
-    answers = [
-        client.predict("digits", data)["predictions"]
-        for data in (file.getvalue(), pixels, pixels[None], image)
-    ]
+    answers = []
+    for data in (file.getvalue(), pixels, pixels[None], image):
+        answers.append(client.predict("digits", data)["predictions"])
     assert answers[0]
     assert all(answer == answers[0] for answer in answers)
     drawn = [

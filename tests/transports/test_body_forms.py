@@ -45,10 +45,9 @@ QUESTION = {
 
 def tone() -> bytes:
     """Return a second of 440 Hz as a WAV file."""
-    samples = [
-        round(20000 * math.sin(2 * math.pi * 440 * index / 16000))
-        for index in range(16000)
-    ]
+    samples = []
+    for index in range(16000):
+        samples.append(round(20000 * math.sin(2 * math.pi * 440 * index / 16000)))
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
         writer.setnchannels(1)
@@ -70,10 +69,9 @@ def npy(values: Any) -> bytes:
 
 def multipart(boundary: str, *parts: tuple[str, bytes]) -> bytes:
     """Return a form of parts with these headers."""
-    pieces = [
-        f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n"
-        for head, content in parts
-    ]
+    pieces = []
+    for head, content in parts:
+        pieces.append(f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n")
     return b"".join(pieces) + f"--{boundary}--\r\n".encode()
 
 
@@ -957,10 +955,16 @@ def columns_of(rows: int, datatype: str = "FP64", **more: Any) -> bytes:
     values = {**ROW, **more}
     if datatype == "INT64":
         values = {name: round(value) for name, value in values.items()}
-    inputs = [
-        {"name": name, "shape": [rows, 1], "datatype": datatype, "data": [value] * rows}
-        for name, value in values.items()
-    ]
+    inputs = []
+    for name, value in values.items():
+        inputs.append(
+            {
+                "name": name,
+                "shape": [rows, 1],
+                "datatype": datatype,
+                "data": [value] * rows,
+            }
+        )
     return json.dumps({"parameters": {"content_type": "pd"}, "inputs": inputs}).encode()
 
 

@@ -25,13 +25,12 @@ def half_plus_two(path: Path, name: str, width: int = 1, rows: int | str = "n") 
     """Write TensorFlow Serving's first example: x / 2 + 2."""
     helper = onnx.helper
     kind = onnx.TensorProto.FLOAT
-    ends = [
-        helper.make_tensor_value_info(end, kind, [rows, width]) for end in (name, "y")
-    ]
-    values = [
-        helper.make_tensor(key, kind, [], [value])
-        for key, value in (("half", 0.5), ("two", 2.0))
-    ]
+    ends = []
+    for end in (name, "y"):
+        ends.append(helper.make_tensor_value_info(end, kind, [rows, width]))
+    values = []
+    for key, value in (("half", 0.5), ("two", 2.0)):
+        values.append(helper.make_tensor(key, kind, [], [value]))
     nodes = [
         helper.make_node("Mul", [name, "half"], ["z"]),
         helper.make_node("Add", ["z", "two"], ["y"]),
@@ -189,7 +188,9 @@ def item(name: str = "x") -> dict[str, Any]:
 @pytest.mark.parametrize("verb", ["register", "status"])
 def test_a_region_may_have_the_name_of_a_tensor(ask: Ask, verb: str) -> None:
     """perf_analyzer names regions that way."""
-    method = "POST" if verb == "register" else "GET"
+    method = "GET"
+    if verb == "register":
+        method = "POST"
     status, document = ask(
         method, f"/v2/systemsharedmemory/region/serving_default_x:0/{verb}", {}
     )

@@ -38,7 +38,8 @@ class App:
     """A client of one transport with its own or the installation's token."""
 
     def __init__(self, server: Server, transport: str, token: str | None) -> None:
-        self._server, self._token = server, token
+        self._server = server
+        self._token = token
         self._framed = (
             Framed(server.socket_port, token) if transport == "socket" else None
         )

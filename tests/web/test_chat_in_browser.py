@@ -46,7 +46,9 @@ def chat_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "models").mkdir()
     for name in ("first", "second"):
         gguf_files.write_tiny(folder / "models" / f"{name}.gguf")
-    pieces = [TEXT[at : at + 7] for at in range(0, len(TEXT), 7)]
+    pieces = []
+    for at in range(0, len(TEXT), 7):
+        pieces.append(TEXT[at : at + 7])
     program = stand_in_engine.write(folder / "bin", words=pieces)
     path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     running = start_server(folder, folder / "models", environment={"PATH": path})

@@ -66,11 +66,10 @@ def report_of(address: str, folder: Path, *categories: str) -> dict[str, Any]:
 def scores(address: str, folder: Path) -> dict[str, float]:
     """Return Lighthouse's scores by category, and print failed audits."""
     told = report_of(address, folder, "accessibility", "best-practices")
-    lacking = [
-        (audit["title"], audit.get("details"))
-        for audit in told["audits"].values()
-        if audit["score"] not in (None, 1)
-    ]
+    lacking = []
+    for audit in told["audits"].values():
+        if audit["score"] not in (None, 1):
+            lacking.append((audit["title"], audit.get("details")))
     assert lacking == [], lacking
     return {name: category["score"] for name, category in told["categories"].items()}
 

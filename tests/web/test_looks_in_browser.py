@@ -70,8 +70,12 @@ def test_every_part_is_accessible(
     visitor: Visitor, browser: Browser | Firefox, look: str
 ) -> None:
     viewport, scheme, locale = LOOKS[look]
-    name = f"firefox-{look}" if isinstance(browser, Firefox) else look
-    titles = GREEK if locale.startswith("el") else ENGLISH
+    name = look
+    if isinstance(browser, Firefox):
+        name = f"firefox-{look}"
+    titles = ENGLISH
+    if locale.startswith("el"):
+        titles = GREEK
     with visitor(viewport=viewport, color_scheme=scheme, locale=locale) as here:
         here.page.goto(here.server.url)
         here.page.wait_for_selector("#token")

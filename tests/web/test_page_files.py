@@ -40,11 +40,10 @@ def words(language: str) -> dict[str, str]:
 
 def test_all_files_are_small() -> None:
     """What a visit transfers is measured in a browser; this bounds the whole."""
-    served = [
-        path
-        for path in WEB.rglob("*")
-        if path.is_file() and path.name not in ("LICENSE", "SHA256SUMS")
-    ]
+    served = []
+    for path in WEB.rglob("*"):
+        if path.is_file() and path.name not in ("LICENSE", "SHA256SUMS"):
+            served.append(path)
     sizes = {path: len(gzip.compress(path.read_bytes(), 9)) for path in served}
     assert sum(sizes.values()) <= LARGEST_GZIP_BYTES, sizes
 
@@ -108,7 +107,9 @@ def test_each_text_is_in_both_languages() -> None:
     assert english.keys() == greek.keys()
     for key, text in english.items():
         assert bool(text) == bool(greek[key]), key
-        names = [set(re.findall(r"\{\w+\}", each)) for each in (text, greek[key])]
+        names = []
+        for each in (text, greek[key]):
+            names.append(set(re.findall(r"\{\w+\}", each)))
         assert names[0] == names[1], key
         if key.startswith(("fault.", "media.")) and key.endswith(".title"):
             assert key.removesuffix("title") + "help" in english

@@ -36,7 +36,9 @@ LIMITS = ConnectionLimits(1, 2, 3, 4, "x")
 
 def key(text: str | None) -> bytes | None:
     """Return a key from its digits."""
-    return None if text is None else bytes.fromhex(text)
+    if text is None:
+        return None
+    return bytes.fromhex(text)
 
 
 def server_of(vector: Vector) -> ServerHandshake:
@@ -223,11 +225,9 @@ def step_of(vector: Vector) -> bytes | None:
     server.answer_hello(frame(vector, "HELLO"))
     with pytest.raises(ConnectionFaultError) as caught:
         server.answer_auth(frame(vector, "AUTH"))
-    return (
-        caught.value.body()
-        if caught.value.fault is ConnectionFault.UNAUTHORIZED
-        else None
-    )
+    if caught.value.fault is ConnectionFault.UNAUTHORIZED:
+        return caught.value.body()
+    return None
 
 
 @pytest.mark.parametrize("half", ["server", "client"])

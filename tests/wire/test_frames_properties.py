@@ -83,7 +83,9 @@ def frames(draw: st.DrawFn) -> Frame:
     body = draw(st.binary(max_size=300))
     ext = draw(exts) | draw(known_exts)
     if kind in (FrameType.GOAWAY, FrameType.ERROR):
-        request_id = draw(u32) if kind is FrameType.GOAWAY else 0
+        request_id = 0
+        if kind is FrameType.GOAWAY:
+            request_id = draw(u32)
         return Frame(
             kind, request_id, draw(u32), ext=ext, json_length=len(body), body=body
         )
@@ -257,7 +259,9 @@ def test_large_bodies_are_complete() -> None:
         Frame(FrameType.RESPONSE, 9, 200, ext={2: b"image/png"}, body=body)
     )
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
-    pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
+    pieces = []
+    for start in range(0, len(data), 70_001):
+        pieces.append(data[start : start + 70_001])
     (frame,) = [frame for piece in pieces for frame in feed(decoder, piece)]
     assert frame.body == body
     assert frame.ext == {2: b"image/png"}
@@ -347,10 +351,11 @@ def test_admit_sees_each_request_header_once() -> None:
         return header.request_id != 2
 
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX, admit)
-    data = [
-        encode_frame(Frame(FrameType.REQUEST, number, 0, b"GET /", body=b"abc"))
-        for number in (1, 2, 3)
-    ]
+    data = []
+    for number in (1, 2, 3):
+        data.append(
+            encode_frame(Frame(FrameType.REQUEST, number, 0, b"GET /", body=b"abc"))
+        )
     ping = encode_frame(Frame(FrameType.PING))
     feed(decoder, data[0][:HEADER_BYTES])
     assert seen == [1]

@@ -18,7 +18,9 @@ PLAIN = request()
 
 def nested(depth: int, *kinds: str) -> bytes:
     """Return a request of that depth, counting the top object."""
-    levels = [kinds[level % len(kinds)] for level in range(depth - 1)]
+    levels = []
+    for level in range(depth - 1):
+        levels.append(kinds[level % len(kinds)])
     inner = (
         "".join(levels)
         + "1"

@@ -115,10 +115,9 @@ def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
 )
 def test_each_frame_owns_its_target(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
-    frames = [
-        Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/")
-        for number, target in enumerate(targets, 1)
-    ]
+    frames = []
+    for number, target in enumerate(targets, 1):
+        frames.append(Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/"))
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX_BODY)
     taken = feed(decoder, b"".join(map(encode_frame, frames)))
     assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [

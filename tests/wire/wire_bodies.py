@@ -70,14 +70,16 @@ def tensors(
 
 def same(left: Tensor, right: Tensor, *, nan_bits: bool = True) -> bool:
     """Compare two tensors bit for bit, optionally without NaN payloads."""
-    facts = [(t.name, t.datatype, t.shape, dict(t.parameters)) for t in (left, right)]
+    facts = []
+    for t in (left, right):
+        facts.append((t.name, t.datatype, t.shape, dict(t.parameters)))
     if facts[0] != facts[1]:
         return False
     if left.datatype == "BYTES" or nan_bits or left.datatype not in ("FP32", "FP64"):
         return list(left.data) == list(right.data)
-    arrays = [
-        np.frombuffer(t.data, DATATYPES[t.datatype].typestr) for t in (left, right)
-    ]
+    arrays = []
+    for t in (left, right):
+        arrays.append(np.frombuffer(t.data, DATATYPES[t.datatype].typestr))
     numbers = [array[~np.isnan(array)].tobytes() for array in arrays]
     return (
         bool((np.isnan(arrays[0]) == np.isnan(arrays[1])).all())

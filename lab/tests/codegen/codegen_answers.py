@@ -202,6 +202,6 @@ def near(value: Any) -> Any:
     """Return the value with floats rounded like text and single precision."""
     if isinstance(value, list):
         return [near(one) for one in value]
-    return (
-        pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value
-    )
+    if isinstance(value, float):
+        return pytest.approx(value, rel=1e-6, abs=1e-9)
+    return value

@@ -201,7 +201,9 @@ def test_each_fault_has_its_code_and_sentence(
 
         loaded = server.call("POST", "/v2/repository/models/digits/load")
         assert loaded.status_code == 200
-        language = "kotlin" if form == "kotlin" else "java"
+        language = "java"
+        if form == "kotlin":
+            language = "kotlin"
         changed = "model 'digits' is not the one that this class was made from"
         again = AGAIN.format(language)
         assert tell("check") == f"MODEL_CHANGED: {changed}; {again}"

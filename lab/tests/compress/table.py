@@ -62,4 +62,6 @@ def documented_rows(tool: ModuleType) -> list[Row]:
 
 
 def _number(text: str) -> float:
-    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    if text.endswith("%"):
+        return float(text.removesuffix("%")) / 100
+    return float(text)

@@ -57,7 +57,9 @@ def test_a_folder_of_pictures(tmp_path: Path, pictures: Path) -> None:
 def test_a_table_of_numbers(tmp_path: Path) -> None:
     """Columns are found by name; the labels are the target's values."""
     names = ["sepal_length", "sepal_width", "petal_length"]
-    lines = [f"{row},3.0,{row + 0.5},{row / 10}" for row in range(8)]
+    lines = []
+    for row in range(8):
+        lines.append(f"{row},3.0,{row + 0.5},{row / 10}")
     (tmp_path / "rows.csv").write_text("\n".join([",".join([*names, "value"]), *lines]))
     assert read(tmp_path, "petals", tmp_path / "rows.csv")["train"] == 6
     data = load_data(tmp_path / "train.npz", ("features",))

@@ -79,14 +79,14 @@ def score(module: Any, data: TrainingData) -> Score:
 
 def quick(rows: list[Row]) -> list[Row]:
     """Return a row per recipe, and refusals, without separate environments."""
-    plain = {
-        name for name, recipe in recipes().items() if recipe.packages == ("torch",)
-    }
-    own = [
-        row
-        for row in rows
-        if row.cell.recipe in plain and "version" not in row.cell.options
-    ]
+    plain = set()
+    for name, recipe in recipes().items():
+        if recipe.packages == ("torch",):
+            plain.add(name)
+    own = []
+    for row in rows:
+        if row.cell.recipe in plain and "version" not in row.cell.options:
+            own.append(row)
     first = {row.cell.recipe: row for row in reversed(own) if not row.refusal}
     return [row for row in own if row.refusal or row in first.values()]
 
@@ -272,7 +272,9 @@ def test_code_that_branches_on_values_is_refused(name: str) -> None:
             self.inner = torch.nn.Linear(4, 2)
 
         def forward(self, x: Any) -> Any:
-            return self.inner(x) if x.sum() > 0 else x[:, :2]
+            if x.sum() > 0:
+                return self.inner(x)
+            return x[:, :2]
 
     recipe = recipe_named(name)
     data = TrainingData((np.ones((8, 4), np.float32),), np.zeros(8, np.int64))

@@ -40,11 +40,10 @@ def test_statistics_name_the_worker(two_workers: Server) -> None:
         "0",
         "1",
     )
-    lines = [
-        line
-        for line in two_workers.call("GET", "/metrics").text.splitlines()
-        if line[0] != "#"
-    ]
+    lines = []
+    for line in two_workers.call("GET", "/metrics").text.splitlines():
+        if line[0] != "#":
+            lines.append(line)
     assert lines
     assert all(re.search(r'[{,]worker="[01]"', line) for line in lines)
 

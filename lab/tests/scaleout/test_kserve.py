@@ -157,9 +157,9 @@ def test_its_fields_are_those_of_kserve() -> None:
     assert CONTAINER["name"] == "kserve-container", (
         "KServe merges what it adds into the container of this name"
     )
-    volumes = {
-        volume["name"] for volume in RUNTIME["spec"]["volumes"] + predictor["volumes"]
-    }
+    volumes = set()
+    for volume in RUNTIME["spec"]["volumes"] + predictor["volumes"]:
+        volumes.add(volume["name"])
     mounted = {
         mount["name"]
         for place in (CONTAINER, *predictor["initContainers"])

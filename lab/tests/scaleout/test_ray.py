@@ -82,11 +82,10 @@ def test_statistics_name_the_replica(scaled: RayServer) -> None:
         for _ in range(20)
     ]
     assert len(set(answers)) == 2 == len(scaled.replicas())
-    lines = [
-        line
-        for line in scaled.call("GET", "/metrics").text.splitlines()
-        if line[0] != "#"
-    ]
+    lines = []
+    for line in scaled.call("GET", "/metrics").text.splitlines():
+        if line[0] != "#":
+            lines.append(line)
     assert lines
     assert all(
         re.search(rf'[{{,]worker="({"|".join(set(answers))})"', line) for line in lines
@@ -175,5 +174,6 @@ def readable(hexadecimal: str) -> str:
     data = bytes.fromhex(hexadecimal)
     data = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
     mapped = bytes(10) + b"\xff\xff"
-    data = data.removeprefix(mapped) if len(data) == 16 else data
+    if len(data) == 16:
+        data = data.removeprefix(mapped)
     return socket.inet_ntop(socket.AF_INET if len(data) == 4 else socket.AF_INET6, data)

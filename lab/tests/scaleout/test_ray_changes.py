@@ -197,10 +197,9 @@ def test_sequences_are_never_wrong_while_replicas_change(tmp_path: Path) -> None
         ray_server(tmp_path, models, "--replicas", "1") as server,
         ThreadPoolExecutor(CLIENTS) as pool,
     ):
-        clients = [
-            pool.submit(keep_adding, server, number + 1, ended)
-            for number in range(CLIENTS)
-        ]
+        clients = []
+        for number in range(CLIENTS):
+            clients.append(pool.submit(keep_adding, server, number + 1, ended))
         try:
             old = server.replicas("pocketserve-sum")
             os.kill(old[0], signal.SIGKILL)

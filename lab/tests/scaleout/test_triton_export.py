@@ -114,7 +114,9 @@ def test_impossible_names_are_omitted(tmp_path: Path) -> None:
         (models / model / "model.toml").write_text(
             f'[versions."{name}"]\nfile = "petals.tflite"\n'
         )
-    rows = {(row.model, row.version): row for row in export(models, tmp_path / "out")}
+    rows = {}
+    for row in export(models, tmp_path / "out"):
+        rows[(row.model, row.version)] = row
     assert rows["a", "b.c"].names == ("a.b.c", "a")
     assert rows["a.b", "c"].names == ()
     assert "another version is 'a.b.c'" in rows["a.b", "c"].reason
@@ -179,7 +181,8 @@ class StandInError:
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = range(6)
 
     def __init__(self, message: str, code: int = 1) -> None:
-        self.message, self.code = message, code
+        self.message = message
+        self.code = code
 
 
 class StandInException(Exception):
@@ -198,8 +201,10 @@ class StandInResponse:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the names of ``triton_python_backend_utils`` that our code uses."""
     module: Any = types.ModuleType("triton_python_backend_utils")
-    module.Tensor, module.InferenceResponse = StandInTensor, StandInResponse
-    module.TritonError, module.TritonModelException = StandInError, StandInException
+    module.Tensor = StandInTensor
+    module.InferenceResponse = StandInResponse
+    module.TritonError = StandInError
+    module.TritonModelException = StandInException
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
     monkeypatch.delitem(sys.modules, "pocketserve_scale.triton_model", raising=False)
     monkeypatch.setenv("POCKETSERVE_QUARANTINE", "0")
@@ -217,14 +222,12 @@ def open_exported(folder: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = parse((folder / "config.pbtxt").read_text())
-    values = {
-        entry["key"][0]: {"string_value": entry["value"][0]["string_value"][0]}
-        for entry in config["parameters"]
-    }
-    inputs = [
-        {"name": entry["name"][0], "data_type": entry["data_type"][0]}
-        for entry in config["input"]
-    ]
+    values = {}
+    for entry in config["parameters"]:
+        values[entry["key"][0]] = {"string_value": entry["value"][0]["string_value"][0]}
+    inputs = []
+    for entry in config["input"]:
+        inputs.append({"name": entry["name"][0], "data_type": entry["data_type"][0]})
     model = module.TritonPythonModel()
     model.initialize(
         {"model_config": json.dumps({"parameters": values, "input": inputs})}

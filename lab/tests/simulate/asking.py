@@ -27,11 +27,10 @@ class Record:
 
     def right(self) -> int:
         """Return the number of answers; check that each belongs to its request."""
-        answers = [
-            (asked, got)
-            for asked, got in self.entries
-            if not isinstance(got, Exception)
-        ]
+        answers = []
+        for asked, got in self.entries:
+            if not isinstance(got, Exception):
+                answers.append((asked, got))
         assert all(asked == got for asked, got in answers)
         return len(answers)
 

@@ -70,7 +70,9 @@ class Served:
             content = json.loads((self.folder / "ready.json").read_text())
         except OSError:
             return None
-        return content if content["pid"] == self.phone.processes.pid else None
+        if content["pid"] == self.phone.processes.pid:
+            return content
+        return None
 
     def client(self, transport: str, **options: Any) -> Client:
         """Return a client of one transport, ``http`` or ``socket``."""

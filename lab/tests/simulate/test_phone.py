@@ -346,7 +346,9 @@ def state_of(pid: int) -> str:
         found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-    return "" if found in "ZX" else found
+    if found in "ZX":
+        return ""
+    return found
 
 
 def start_strays_with_python(folder: Path, pids: Path) -> None:

@@ -40,11 +40,9 @@ class Run:
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.ports = free_ports()
-        self.log, self.ready, self.phone = (
-            folder / "log",
-            folder / "ready.json",
-            folder / "phone",
-        )
+        self.log = folder / "log"
+        self.ready = folder / "ready.json"
+        self.phone = folder / "phone"
         serve = [
             "serve",
             str(MODELS),
@@ -124,10 +122,9 @@ def test_the_doctor_examines_the_phone():
     done = simulate(
         "--device", "budget", "--memory", "200M", "--", "doctor", str(MODELS), "--json"
     )
-    findings = {
-        finding["subject"]: finding["sentence"]
-        for finding in json.loads(done.stdout)["findings"]
-    }
+    findings = {}
+    for finding in json.loads(done.stdout)["findings"]:
+        findings[finding["subject"]] = finding["sentence"]
     assert "in Termux (android" in findings["python"]
     assert "GHz" in findings["cores"]
     assert "the battery has 76 %" in findings["battery"]

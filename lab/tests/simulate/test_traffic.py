@@ -89,10 +89,9 @@ def test_an_answer_to_another_request_is_wrong(
     server: Server, questions: dict[str, list[Question]], name: str
 ) -> None:
     """Each question has a distinct answer."""
-    mixed = [
-        Question(one.inputs, one.picture, other.label, other.expected)
-        for one, other in zip(questions[name], questions[name][1:], strict=False)
-    ]
+    mixed = []
+    for one, other in zip(questions[name], questions[name][1:], strict=False):
+        mixed.append(Question(one.inputs, one.picture, other.label, other.expected))
     app = run(App(STREAMS[name], addresses(server), mixed, time.monotonic()), 10)
     assert {s.outcome for s in app.samples} == {WRONG}
 

@@ -98,7 +98,9 @@ def convert(name: str, **settings: Any) -> bytes:
         [getattr(GRAPHS, name).get_concrete_function()], GRAPHS
     )
     for key, value in settings.items():
-        holder = converter.target_spec if key.startswith("supported") else converter
+        holder = converter
+        if key.startswith("supported"):
+            holder = converter.target_spec
         setattr(holder, key, value)
     return converter.convert()
 
