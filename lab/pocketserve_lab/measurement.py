@@ -79,12 +79,16 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
     )
     ratios = [new / old for new, old in zip(times[best], times[current], strict=True)]
     middle = statistics.median(ratios)
+    return Choice(current, best, 1 - middle, _noise(ratios, middle), times)
+
+
+def _noise(ratios: Sequence[float], middle: float) -> float:
+    """Return the part of a gain that chance may explain."""
+    if len(ratios) < MIN_ROUNDS:
+        return 1.0
     deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
     error = MEDIAN_TO_MEAN * MAD_TO_SIGMA * deviation / len(ratios) ** 0.5
-    noise = 1.0
-    if len(ratios) >= MIN_ROUNDS:
-        noise = SIGMAS * error
-    return Choice(current, best, 1 - middle, noise, times)
+    return SIGMAS * error
 
 
 def interleave(

@@ -132,22 +132,27 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         samples = _measure_ways(service, subject, options)
     finally:
         service.close()
-    shapes = []
-    for key, array in inputs.items():
-        shapes.append({"name": key, "shape": list(array.shape)})
     latency = {}
     for way, times in samples.times.items():
         latency[way] = {**summary(times), "samples": times}
     return {
         "model": name,
         **facts,
-        "inputs": shapes,
+        "inputs": _shapes(inputs),
         "first_answer_ms": samples.first_answer_ms,
         "warm_up": samples.warm_up,
         "latency_ms": latency,
         "server_memory_bytes": samples.memory,
         "load": load,
     }
+
+
+def _shapes(inputs: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """Return the name and shape of each input."""
+    shapes = []
+    for name, array in inputs.items():
+        shapes.append({"name": name, "shape": list(array.shape)})
+    return shapes
 
 
 @dataclass(frozen=True)
@@ -187,10 +192,12 @@ def _measure_ways(
             "socket": partial(framed.infer, name, inputs, version=version),
             "http": partial(http.infer, name, inputs, version=version),
         }
-        before, began = memory_of(server.pid), time.perf_counter()
+        before = memory_of(server.pid)
+        began = time.perf_counter()
         ways["socket"]()
         first_answer_ms = (time.perf_counter() - began) * 1e3
-        warm_up, progress = min(WARM_UP, options.rounds), Progress()
+        warm_up = min(WARM_UP, options.rounds)
+        progress = Progress()
         show = partial(progress.show, "measuring")
         interleave(ways, options.seconds, warm_up, lambda share: show(0.0))
         times = interleave(ways, options.seconds, options.rounds, show)
@@ -235,27 +242,36 @@ def _percentile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def _print_result(result: Mapping[str, Any]) -> None:
-    _print_subject(result)
-    print_text(load_warning(result["load"]))
-    latency = result["latency_ms"]
-    rows = []
-    for way, title in WAYS.items():
-        times = latency[way]
-        added = ""
-        if way != "in_process":
-            added = f"{times['p50'] - latency['in_process']['p50']:+.3f}"
-        p99 = "-"
-        if len(times["samples"]) >= MIN_SAMPLES_P99:
-            p99 = f"{times['p99']:.3f}"
-        rows.append([title, f"{times['p50']:.3f}", f"{times['p90']:.3f}", p99, added])
-    print_wide_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
-    count = len(latency["socket"]["samples"])
+def _print_counts(result: Mapping[str, Any]) -> None:
+    count = len(result["latency_ms"]["socket"]["samples"])
     print_text(
         f"{count} of each, after {result['warm_up']} for warm-up. "
         "The server's first answer, which loads the model, "
         f"took {result['first_answer_ms']:.0f} ms."
     )
+
+
+def _percentiles(times: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the median, p90 and p99 of a way as texts."""
+    p99 = "-"
+    if len(times["samples"]) >= MIN_SAMPLES_P99:
+        p99 = f"{times['p99']:.3f}"
+    return f"{times['p50']:.3f}", f"{times['p90']:.3f}", p99
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    _print_subject(result)
+    print_text(load_warning(result["load"]))
+    latency = result["latency_ms"]
+    fastest = latency["in_process"]["p50"]
+    rows = []
+    for way, title in WAYS.items():
+        added = ""
+        if way != "in_process":
+            added = f"{latency[way]['p50'] - fastest:+.3f}"
+        rows.append([title, *_percentiles(latency[way]), added])
+    print_wide_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
+    _print_counts(result)
     _print_memory(result["server_memory_bytes"])
 
 

@@ -119,15 +119,22 @@ def run(options: argparse.Namespace) -> int:
     finally:
         progress.end()
     _write_files(options, result)
-    applied = _apply(result) if options.apply else ""
+    applied = ""
+    if options.apply:
+        applied = _apply(result)
     if options.json:
         print_json(result)
     else:
-        from pocketserve_lab.compare.report import print_report
-
-        print_report(result)
-        print(applied, end="\n" if applied else "")
+        _print_report(result, applied)
     return 0
+
+
+def _print_report(result: dict[str, Any], applied: str) -> None:
+    from pocketserve_lab.compare.report import print_report
+
+    print_report(result)
+    if applied:
+        print(applied)
 
 
 def _check_paths(options: argparse.Namespace) -> None:

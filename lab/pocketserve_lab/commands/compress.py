@@ -123,18 +123,19 @@ def _compress(options: argparse.Namespace) -> int:
     from pocketserve_lab.convert.run import ConversionSettings
 
     goals = _compression_settings(options)
-    recipe, limits = recipe_named(options.recipe), process_limits(options)
-    entry, version, config = model_of(options)
+    recipe = recipe_named(options.recipe)
+    limits = process_limits(options)
+    selected = model_of(options)
     settings = ConversionSettings(
-        config.models_dir,
-        config.state_dir,
-        version=version,
+        selected.config.models_dir,
+        selected.config.state_dir,
+        version=selected.version,
         name=options.name,
         limits=limits,
     )
     progress = Progress(lines=True)
     compressor = ModelCompressor(
-        entry, recipe, settings, goals, progress.show, noting(progress)
+        selected.entry, recipe, settings, goals, progress.show, noting(progress)
     )
     try:
         compression = compressor.compress()
@@ -142,7 +143,7 @@ def _compress(options: argparse.Namespace) -> int:
         progress.end()
         compressor.close()
     if options.json:
-        print_json({"model": entry.name, **_plain(compression)})
+        print_json({"model": selected.entry.name, **_plain(compression)})
     else:
         _print_result(compression)
     return EXIT_DONE

@@ -76,11 +76,18 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
         threads[subject] = _start(subject, check, results)
     findings: list[Finding] = []
     for subject, thread in threads.items():
-        thread.join(max(0.0, deadline - time.monotonic()))
-        sentence = f"checking it took longer than {limit:g} s"
-        slow = warning(subject, sentence, "pocketserve doctor --debug")
-        findings += results.get(subject, [slow])
+        remaining = deadline - time.monotonic()
+        thread.join(max(0.0, remaining))
+        findings += results.get(subject, [_slow(subject, limit)])
     return findings
+
+
+def _slow(subject: str, limit: float) -> Finding:
+    return warning(
+        subject,
+        f"checking it took longer than {limit:g} s",
+        "pocketserve doctor --debug",
+    )
 
 
 def _start(

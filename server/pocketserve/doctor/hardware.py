@@ -35,7 +35,8 @@ def check_cores(device: Device) -> Iterator[Finding]:
     )
     usable = [speeds.get(core) or 0 for core in device.cores]
     fastest_usable = max(usable, default=0)
-    if 0 < fastest_usable < max(groups, default=0):
+    fastest = max(groups, default=0)
+    if 0 < fastest_usable < fastest:
         yield warning(
             "cores",
             f"{sentence}, none of them a fastest one, for Termux is in the background",
@@ -44,7 +45,9 @@ def check_cores(device: Device) -> Iterator[Finding]:
         )
         return
     fast = count_fast(device.cores, speeds.get)
-    noun = "fast one" if fast == 1 else f"{fast} fast ones"
+    noun = "fast one"
+    if fast != 1:
+        noun = f"{fast} fast ones"
     yield ok("cores", f"{sentence}, and one inference uses the {noun}")
 
 

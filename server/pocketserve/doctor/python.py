@@ -54,24 +54,32 @@ def check_play_store(device: Device) -> Iterator[Finding]:
 
 def check_upgrade(device: Device) -> Iterator[Finding]:
     """Find packages that only an older Python has."""
-    packages = {
-        "pocketserve",
-        *(package.module for package in CORE if not package.termux),
-    }
-    library, running = device.prefix / "lib", "python{}.{}".format(*device.python)
+    packages = {"pocketserve"}
+    for package in CORE:
+        if not package.termux:
+            packages.add(package.module)
+    library = device.prefix / "lib"
+    running = "python{}.{}".format(*device.python)
     present = _distributions(library / running / "site-packages")
     for folder in sorted(library.glob("python3.*/site-packages")):
+        if folder.parent.name == running:
+            continue
         left = sorted((_distributions(folder) & packages) - present)
-        if left and folder.parent.name != running:
-            fix = device.command(
-                "sh install-termux.sh", "pip install 'pocketserve[tflite,image]'"
-            )
-            version = folder.parent.name.removeprefix("python")
-            sentence = (
-                f"{', '.join(left)} stayed behind with Python {version} "
-                "when Python was upgraded"
-            )
-            yield problem("upgrade", sentence, fix)
+        if left:
+            yield _left_behind(device, folder.parent.name, left)
+
+
+def _left_behind(device: Device, python: str, packages: list[str]) -> Finding:
+    """Return the finding for packages of an older Python."""
+    fix = device.command(
+        "sh install-termux.sh", "pip install 'pocketserve[tflite,image]'"
+    )
+    version = python.removeprefix("python")
+    sentence = (
+        f"{', '.join(packages)} stayed behind with Python {version} "
+        "when Python was upgraded"
+    )
+    return problem("upgrade", sentence, fix)
 
 
 def _distributions(folder: Path) -> set[str]:

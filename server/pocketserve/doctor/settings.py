@@ -46,19 +46,26 @@ def _read(device: Device, models_dir: str | None) -> tuple[Config, tuple[Finding
     from pocketserve.config import ConfigError, load_config
 
     unknown = _unknown(device)
+    overrides = {"models_dir": models_dir}
     try:
-        config = load_config({"models_dir": models_dir}, device.environ)
-        folder = _served_folder(config) if models_dir is None else ""
+        config = load_config(overrides, device.environ)
+        folder = ""
+        if models_dir is None:
+            folder = _served_folder(config)
         if folder:
             config = dataclasses.replace(config, models_dir=Path(folder))
         return config, (_state(config.state_dir), *unknown)
     except ConfigError as error:
-        text = str(error)
-        name = text.split(maxsplit=1)[0]
-        if not name.startswith("POCKETSERVE_"):
-            name = f"POCKETSERVE_{name.upper()}"
-        wrong = problem(SUBJECT, f"a setting is wrong: {text}", f"unset {name}")
-        return load_config({"models_dir": models_dir}, {}), (wrong, *unknown)
+        wrong = _wrong_setting(str(error))
+        return load_config(overrides, {}), (wrong, *unknown)
+
+
+def _wrong_setting(message: str) -> Finding:
+    """Return the finding for a ConfigError, which begins with the setting's name."""
+    name = message.split(maxsplit=1)[0]
+    if not name.startswith("POCKETSERVE_"):
+        name = f"POCKETSERVE_{name.upper()}"
+    return problem(SUBJECT, f"a setting is wrong: {message}", f"unset {name}")
 
 
 def _served_folder(config: Config) -> str:

@@ -41,11 +41,7 @@ def version_files(version: VersionEntry) -> list[Path]:
     files = [path]
     weights = version.options.get("weights")
     if isinstance(weights, str):
-        if not is_contained_name(weights):
-            raise ModelLoadError(
-                f"weights must be a file in the model's folder, not {weights!r:.80}"
-            )
-        files.append(path.parent / weights)
+        files.append(_weights_file(path.parent, weights))
     if version.format.whole_folder:
         files += files_below(path.parent)
     if version.format.other_files is not None:
@@ -53,6 +49,14 @@ def version_files(version: VersionEntry) -> list[Path]:
         names = _other_files(version.format.other_files, real, stamp([real]))
         files += [path.parent / name for name in names]
     return list(dict.fromkeys(files))
+
+
+def _weights_file(folder: Path, name: str) -> Path:
+    if not is_contained_name(name):
+        raise ModelLoadError(
+            f"weights must be a file in the model's folder, not {name!r:.80}"
+        )
+    return folder / name
 
 
 @functools.lru_cache(MAX_FILES)

@@ -34,6 +34,7 @@ MAX_START_ELEMENTS = 2**26
 request without one."""
 
 MAX_FIXED_INPUTS = 64
+DEFAULT_IDLE_S = 60.0
 MAX_LANGUAGES = 256  # of labels; a requested language is compared with all of them
 
 Options = TypeVar("Options")
@@ -48,7 +49,7 @@ class StateOptions(NamedTuple):
     """The shape of the initial zeros by input, unless free sizes become 1."""
     max_sequences: int | None = None
     """Limit of open sequences; None leaves it to the engine."""
-    max_idle: float = 60.0
+    max_idle: float = DEFAULT_IDLE_S
     """Seconds without a request after which a sequence is closed."""
 
 
@@ -204,17 +205,8 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     state = table.table("state")
     task = table.choice("task", TASK_NAMES)
     manifest = _basic_manifest(table, task)
-    manifest = manifest._replace(
-        state=_state(state),
-        feature_names=features.texts("names"),
-        feature_units=features.texts("units"),
-        feature_minimum=features.numbers("minimum", each="feature") or (),
-        feature_maximum=features.numbers("maximum", each="feature") or (),
-        target_name=target.text("name"),
-        target_unit=target.text("unit"),
-        target_names=target.texts("names"),
-        target_units=target.texts("units"),
-    )
+    manifest = _with_columns(manifest, features, target)
+    manifest = manifest._replace(state=_state(state))
     parts = {"features": features, "target": target, "state": state, "": table}
     # Last, because it imports other tasks only if keys are left.
     manifest = _with_sections(manifest, _sections(table, task, parts))
@@ -244,6 +236,24 @@ def _basic_manifest(table: TomlTable, task: str | None) -> Manifest:
         inputs=_specs(table, "inputs"),
         outputs=_specs(table, "outputs"),
         versions=_versions(table),
+    )
+
+
+def _with_columns(
+    manifest: Manifest, features: TomlTable, target: TomlTable
+) -> Manifest:
+    """Add the descriptions of the features and targets."""
+    minimum = features.numbers("minimum", each="feature")
+    maximum = features.numbers("maximum", each="feature")
+    return manifest._replace(
+        feature_names=features.texts("names"),
+        feature_units=features.texts("units"),
+        feature_minimum=minimum or (),
+        feature_maximum=maximum or (),
+        target_name=target.text("name"),
+        target_unit=target.text("unit"),
+        target_names=target.texts("names"),
+        target_units=target.texts("units"),
     )
 
 
@@ -327,12 +337,15 @@ def _way_out(parts: Mapping[str, TomlTable], task: str | None, key: str) -> str:
         if key in parts or key in _table_names():
             return f"it is a table of its own, [{key}]"
         return "it belongs above the first [table]"
-    names = _tables_with(key, (task,) if task else ())
+    names = []
+    if task:
+        names = _tables_with(key, (task,))
     if not names:
         names = [name for name, part in parts.items() if key in part.known_keys()]
         names += _tables_with(key, TASK_NAMES)
     if names:
-        return f"it belongs into {' or '.join(f'[{name}]' for name in names)}"
+        headers = [f"[{name}]" for name in names]
+        return f"it belongs into {' or '.join(headers)}"
     if key not in parameter_names():
         return ""
     option = "--top-k N" if key == "top_k" else f"--set {key}=…"
@@ -366,14 +379,17 @@ def _state(table: TomlTable) -> StateOptions:
         if not isinstance(output, str):
             raise table.fault(f"feedback.{name}", "must name an output")
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in table.table("start").rest().items():
+    start = table.table("start").rest()
+    for name, shape in start.items():
         key = f"start.{name}"
         if name not in feedback:
             raise table.fault(key, "is not an input of state.feedback")
         shapes[name] = _start_shape(table, key, shape)
     idle = table.number("max_idle", 0, 1e9)
+    if idle is None:
+        idle = DEFAULT_IDLE_S
     maximum = table.integer("max_sequences", 1, 1024)
-    return StateOptions(feedback, shapes, maximum, 60.0 if idle is None else idle)
+    return StateOptions(feedback, shapes, maximum, idle)
 
 
 def _start_shape(table: TomlTable, key: str, shape: Any) -> tuple[int, ...]:

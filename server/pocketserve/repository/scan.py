@@ -303,19 +303,25 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
                 folder.name, folder, problem=config.problem, notes=config.notes
             )
         manifest = config.manifest()
+    versions = _versions_in(folder, manifest, config)
+    if not versions:
+        return _without_versions(folder, manifest if has_manifest else None)
+    entry = _model(folder.name, folder, root, versions, manifest)
+    if config is None:
+        return entry
+    return _with_config(entry, config)
+
+
+def _versions_in(
+    folder: Path, manifest: Manifest, config: TritonConfig | None
+) -> dict[str, VersionEntry]:
+    """Return a folder's versions: those of the manifest, or else those it contains."""
     if manifest.versions:
-        versions = _declared_versions(manifest, folder)
-    else:
-        file_name = None
-        if config is not None:
-            file_name = config.file_name
-        versions = _undeclared_versions(folder, file_name)
-    if versions:
-        entry = _model(folder.name, folder, root, versions, manifest)
-        if config is None:
-            return entry
-        return _with_config(entry, config)
-    return _without_versions(folder, manifest if has_manifest else None)
+        return _declared_versions(manifest, folder)
+    file_name = None
+    if config is not None:
+        file_name = config.file_name
+    return _undeclared_versions(folder, file_name)
 
 
 def _without_versions(folder: Path, manifest: Manifest | None) -> ModelEntry | None:

@@ -181,9 +181,13 @@ def _fill(
     hashes = []
     for path, real in files.items():
         name = path.relative_to(base)
-        copies.append(target / name)
-        hashes.append((_copy(real, target / name), name))
-    path = target if version.path == base else target / version.path.name
+        copy = target / name
+        digest = _copy(real, copy)
+        copies.append(copy)
+        hashes.append((digest, name))
+    path = target
+    if version.path != base:
+        path = target / version.path.name
     return path, copies, combine_hashes(hashes)
 
 

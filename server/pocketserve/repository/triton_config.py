@@ -109,18 +109,26 @@ def _read(config: Message, source: str, notes: tuple[str, ...]) -> TritonConfig:
     batching = _message_of(config, "dynamic_batching")
     sequences = _message_of(config, "sequence_batching")
     queue = _message_of(batching, "default_queue_policy")
-    queue_limit = _number(queue, "max_queue_size", 2**32 - 1)
+    policy = _message_of(config, "version_policy")
     max_batch = _number(config, "max_batch_size", 2**31 - 1)
+    if max_batch is not None:
+        max_batch = min(max_batch, MAX_ROWS)
+    queue_limit = _number(queue, "max_queue_size", 2**32 - 1) or None
+    if queue_limit is not None:
+        queue_limit = min(queue_limit, MAX_WAITING)
+    max_idle = None
     idle_us = _number(sequences, "max_sequence_idle_microseconds", 2**64 - 1)
+    if idle_us:
+        max_idle = min(idle_us / 1e6, MAX_IDLE_S)
     return TritonConfig(
         labels=_labels(config),
         notes=(*notes, *_reshape_notes(config), *_parameter_notes(config)),
-        policy=_policy(_message_of(config, "version_policy"), source),
+        policy=_policy(policy, source),
         file_name=_file_name(config),
-        max_batch=None if max_batch is None else min(max_batch, MAX_ROWS),
-        queue_limit=min(queue_limit, MAX_WAITING) if queue_limit else None,
+        max_batch=max_batch,
+        queue_limit=queue_limit,
         feedback=_feedback(sequences),
-        max_idle=min(idle_us / 1e6, MAX_IDLE_S) if idle_us else None,
+        max_idle=max_idle,
     )
 
 

@@ -173,13 +173,7 @@ def file_fault(version: VersionEntry) -> str | None:
     if words is not None:
         return words
     try:
-        # False for a link cycle, and for a device without opening it.
-        if not os.path.isfile(path):
-            raise FileNotFoundError(
-                errno.ENOENT, "it is a link that leads nowhere, or not a regular file"
-            )
-        with open_plain(path) as file:
-            head = file.read(8)
+        head = _first_bytes(path)
     except OSError as error:
         return (
             f"{path.name} cannot be read ({error.strerror}): put a file there that "
@@ -187,10 +181,22 @@ def file_fault(version: VersionEntry) -> str | None:
         )
     if not head:
         return f"{path.name} is empty: copy or download it again"
-    marks = (*kind.magic, _ZIP) if kind.zipped else kind.magic
+    marks = kind.magic
+    if kind.zipped:
+        marks = (*marks, _ZIP)
     if marks and not any(head[at:].startswith(mark) for at, mark in marks):
         return (
             f"{path.name} is no {kind.name} file: copy or export it again, or rename "
             "it after what it is"
         )
     return None
+
+
+def _first_bytes(path: Path) -> bytes:
+    # False for a link cycle, and for a device without opening it.
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            errno.ENOENT, "it is a link that leads nowhere, or not a regular file"
+        )
+    with open_plain(path) as file:
+        return file.read(8)

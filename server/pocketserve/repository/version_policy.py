@@ -35,10 +35,15 @@ class VersionPolicy(NamedTuple):
         if not numbers:
             return {}, tuple(candidates)
         if self.specific is not None:
-            available = [name for name in numbers if name in self.specific]
             specific = _as_text(self.specific)
             text = f"{self.source}: version_policy offers {specific} only"
-            withheld = [name for name in numbers if name not in available]
+            available = []
+            withheld = []
+            for name in numbers:
+                if name in self.specific:
+                    available.append(name)
+                else:
+                    withheld.append(name)
             return dict.fromkeys(withheld, text), tuple(available)
         if self.latest:
             text = f"{self.source}: version_policy offers the latest {self.latest} only"
