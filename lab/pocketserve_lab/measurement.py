@@ -87,7 +87,7 @@ def _noise(ratios: Sequence[float], middle: float) -> float:
     if len(ratios) < MIN_ROUNDS:
         return 1.0
     deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
-    error = MEDIAN_TO_MEAN * MAD_TO_SIGMA * deviation / len(ratios) ** 0.5
+    error: float = MEDIAN_TO_MEAN * MAD_TO_SIGMA * deviation / len(ratios) ** 0.5
     return SIGMAS * error
 
 

@@ -54,13 +54,12 @@ def run_on_zeros(
             continue
     if not results:
         return None
+    least_known = math.inf  # only the rank is certain
     if len(results) == len(sizes):
         least_known = 1.0
     elif 1 in results:
         # Only size 1 worked: larger output sizes can't come from the input.
         least_known = 2.0
-    else:
-        least_known = math.inf  # only the rank is certain
     return Probe([*results.values()], least_known)
 
 

@@ -173,10 +173,11 @@ def _begins_like_onnx(head: bytes) -> bool:
         return False
     at = 2
     while at + 2 < len(head) and head[at] in (0x12, 0x1A, 0x22, 0x32):
-        text = head[at + 2 : at + 2 + head[at + 1]]
+        start = at + 2
+        at = start + head[at + 1]
+        text = head[start:at]
         if not text.isascii() or (text and not text.decode("ascii").isprintable()):
             return False
-        at += 2 + head[at + 1]
     if at >= len(head):
         return True  # a long name
     return head[at] == 0x3A

@@ -128,13 +128,17 @@ class ExecutorchSession:
         self.outputs: Sequence[TensorSpec] = _without_none(self._output_specs)
         self._maximum: dict[str, tuple[int, ...]] = {}
         self.memory_bytes = file_bytes
+        self._read_sizes(meta)
+        self.runtime = runtime
+        self.device = "cpu"
+
+    def _read_sizes(self, meta: Any) -> None:
+        """Read the largest size of each input, and its memory."""
         for number, spec in enumerate(self._input_specs):
             if spec is not None:
                 tensor = meta.input_tensor_meta(number)
                 self._maximum[spec.name] = tuple(tensor.sizes())
                 self.memory_bytes += tensor.nbytes()
-        self.runtime = runtime
-        self.device = "cpu"
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
@@ -234,22 +238,36 @@ def _read_method(path: Path) -> _Method:
             )
         base, size = _extent(data)
         program = FlatBuffer(data, identifier, BUDGET + size).root()
-        # Program: 4 segments. DataSegment: 0 offset, 1 size.
-        for offset, length in program.tables(
-            4, lambda part: (part.integer(0, "Q"), part.integer(1, "Q"))
-        ):
-            if base + offset + length > len(data):
-                raise DamagedFileError("its weights lie outside the file")
+        _check_segments(program, base, len(data))
         _check_texts(program)
         # ExecutionPlan: 0 name, 3 inputs, 4 outputs.
         methods = program.tables(
             1, lambda plan: _Method(plan.text(0), _values(plan, 3), _values(plan, 4))
         )
+    return _chosen_method(path.name, methods)
+
+
+def _check_segments(program: FlatTable, base: int, file_bytes: int) -> None:
+    """Check that the weights lie in the file.
+
+    Program: 4 segments. DataSegment: 0 offset, 1 size.
+    """
+    segments = program.tables(
+        4, lambda part: (part.integer(0, "Q"), part.integer(1, "Q"))
+    )
+    for offset, length in segments:
+        if base + offset + length > file_bytes:
+            raise DamagedFileError("its weights lie outside the file")
+
+
+def _chosen_method(file_name: str, methods: Sequence[_Method]) -> _Method:
+    """Return the method ``forward``, or the only one."""
     choices = [method for method in methods if method.name == "forward"] or methods
     if len(choices) != 1:
         names = ", ".join(method.name for method in methods) or "none"
         raise ModelLoadError(
-            f"{path.name} has no method forward to serve, but {names}; export one method as forward"
+            f"{file_name} has no method forward to serve, but {names}; export one "
+            "method as forward"
         )
     return choices[0]
 

@@ -170,20 +170,24 @@ class _ModelWalk:
         domains = set[str]()
         kinds = set[str]()
         names = (domains, kinds)
+        children = _CHILDREN[message]
         name_fields = _NAMES.get(message, {})
         for number, part in self._reader.parts(span):
-            child = _CHILDREN[message].get(number)
+            child = children.get(number)
             if child == "TensorProto":
                 self._check_tensor(part)
             elif child is not None:
                 self._visit(child, part, depth + 1)
             elif number in name_fields:
-                start, end = part
-                name = self._reader.data[start : min(end, start + _MAX_NAME_BYTES)]
-                names[name_fields[number]].add(name.decode(errors="replace"))
+                names[name_fields[number]].add(self._short_name(part))
         if message in self._names:
             pairs = itertools.product(domains or {""}, kinds or {""})
             self._names[message].update(pairs)
+
+    def _short_name(self, span: Span) -> str:
+        start, end = span
+        name = self._reader.data[start : min(end, start + _MAX_NAME_BYTES)]
+        return name.decode(errors="replace")
 
     def _check_tensor(self, tensor: Span) -> None:
         """Check the external data of a TensorProto.
@@ -254,20 +258,25 @@ class _WeightFiles:
         if location not in self.targets:
             reader.pay(_FILE_COST + len(location))
             target, size = weight_file(self._path, self._path.name, location, _NO_FILE)
-            self.targets[location], self.sizes[target] = target, size
+            self.targets[location] = target
+            self.sizes[target] = size
         size = self.sizes[self.targets[location]]
-        offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))
+        offset = _count(entries.get("offset", "0"))
+        length = _count(entries.get("length", "0"))
         minimum = offset + max(length, tensor_bytes)
         if minimum > size:
-            reason = failed_download(self._path.parent / location)
-            if reason is not None:
-                raise ModelLoadError(
-                    f"{self._path.name} keeps its weights elsewhere, and {reason}"
-                )
-            raise ModelLoadError(
-                f"{self._path.name} keeps weights in {location[:200]!r}, which is cut "
-                f"short ({size} of at least {minimum} bytes); copy that file again"
+            raise self._too_short(location, size, minimum)
+
+    def _too_short(self, location: str, size: int, minimum: int) -> ModelLoadError:
+        reason = failed_download(self._path.parent / location)
+        if reason is not None:
+            return ModelLoadError(
+                f"{self._path.name} keeps its weights elsewhere, and {reason}"
             )
+        return ModelLoadError(
+            f"{self._path.name} keeps weights in {location[:200]!r}, which is cut "
+            f"short ({size} of at least {minimum} bytes); copy that file again"
+        )
 
 
 def _count(text: str) -> int:

@@ -94,6 +94,10 @@ class _ClassGraph:
         self._nodes: dict[str, _NodeOutput] = {}
         self._tensors: dict[str, Span] = {}
         self._outputs: list[str] = []
+        self._read_graph(graph)
+
+    def _read_graph(self, graph: Span) -> None:
+        reader = self._reader
         for number, span in reader.parts(graph):
             if number == 1:
                 for position, name in enumerate(reader.texts(span, 2)):
@@ -129,17 +133,19 @@ class _ClassGraph:
         kind = self._kind(span)
         if kind in _CLASSIFIERS and kind != "ZipMap" and position == 0:
             names = self._class_attribute(span)
-            if names:
-                return ClassOutput((names,))
-            return None
+            return ClassOutput((names,)) if names else None
         if kind in ("ArgMax", "ArgMin"):
             return ClassOutput(((),), lowest_wins=kind == "ArgMin")
         inputs = self._reader.texts(span, 1)
         if kind in ("ArrayFeatureExtractor", "Gather") and len(inputs) == 2:
             names = self._constant(inputs[0])
-            if len(names) > 1:
-                return ClassOutput((names,))
-            return None
+            return ClassOutput((names,)) if len(names) > 1 else None
+        return self._classes_of_inputs(kind, span, inputs)
+
+    def _classes_of_inputs(
+        self, kind: str, span: Span, inputs: list[str]
+    ) -> ClassOutput | None:
+        """Return the classes of a node that passes on those of its inputs."""
         if kind == "Concat":
             return self._of_several_targets(inputs)
         if not inputs:
@@ -266,15 +272,19 @@ class _ClassGraph:
         storage = _INTEGERS.get(kinds[-1])
         if storage is None:
             return ()
-        raw = bytearray()
-        for start, end in self._reader.messages(tensor, 9):
-            raw += self._reader.data[start:end]
+        raw = self._raw_data(tensor)
         count = sizes[0]
         if not raw or len(raw) != storage.item_bytes * count:
             return self._signed(self._reader.integers(tensor, storage.field))
         self._pay_names(count)
         values = struct.unpack(f"<{count}{storage.struct_code}", raw)
         return tuple(map(str, values))
+
+    def _raw_data(self, tensor: Span) -> bytearray:
+        raw = bytearray()
+        for start, end in self._reader.messages(tensor, 9):
+            raw += self._reader.data[start:end]
+        return raw
 
     def _texts(self, spans: Iterator[Span]) -> Names:
         names: list[str] = []

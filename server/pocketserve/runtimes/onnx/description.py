@@ -24,6 +24,10 @@ MAX_TEXT_BYTES = 64 * 2**20
 _BUDGET = 100_000
 
 
+_NOTHING = (0, 0)
+"""The span of a missing field."""
+
+
 def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
     """Return the texts whose names begin with a prefix.
 
@@ -38,14 +42,15 @@ def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
         # StringStringEntryProto: 1 key, 2 value
         for entry in reader.messages((0, len(data)), 14):
             fields = dict(reader.parts(entry))
-            start, end = fields.get(1, (0, 0))
-            if not data[start:end].startswith(prefix.encode()):
+            key = fields.get(1, _NOTHING)
+            value = fields.get(2, _NOTHING)
+            if not data[key[0] : key[1]].startswith(prefix.encode()):
                 continue
             if max(end - start for start, end in fields.values()) > MAX_TEXT_BYTES:
                 raise DamagedFileError(
                     f"{path.name} has a text of more than {MAX_TEXT_BYTES} bytes"
                 )
-            texts[reader.text((start, end))] = reader.text(fields.get(2, (0, 0)))
+            texts[reader.text(key)] = reader.text(value)
     return texts
 
 

@@ -45,10 +45,8 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     nodes = _sorted(nodes)
     live = list(_depending(nodes, declared))
     operators = {}
-    for node in live:
-        for name in node.outputs:
-            if name:
-                operators[name] = node.operator
+    for name, node in _by_output(live).items():
+        operators[name] = node.operator
     dequantized = _dequantized(live, operators)
     content = data + _more_outputs(operators, declared)
     native = _open_unfused(content, path.parent, source.threads)
@@ -102,11 +100,7 @@ class _LayerRun:
     quantized: Set[str]
 
     def __call__(self, inputs: Mapping[str, Array]) -> list[LayerOutput]:
-        feeds = {}
-        for entry in self.native.get_inputs():
-            feeds[entry.name] = np.ascontiguousarray(inputs[entry.name])
-        values: list[Any] = self.native.run(self.order, feeds)
-        arrays = dict(zip(self.order, values, strict=True))
+        arrays = self._run(inputs)
         replacements = set(self.dequantized.values())
         layers = []
         for name in self.order:
@@ -117,6 +111,14 @@ class _LayerRun:
             is_quantized = name in self.quantized
             layers.append(LayerOutput(name, self.operators[name], array, is_quantized))
         return layers
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        """Return all intermediate results by name."""
+        feeds = {}
+        for entry in self.native.get_inputs():
+            feeds[entry.name] = np.ascontiguousarray(inputs[entry.name])
+        values: list[Any] = self.native.run(self.order, feeds)
+        return dict(zip(self.order, values, strict=True))
 
 
 def _read_graph(data: bytes) -> tuple[list[_LayerNode], dict[str, set[str]]]:
@@ -129,11 +131,11 @@ def _read_graph(data: bytes) -> tuple[list[_LayerNode], dict[str, set[str]]]:
         "weights": set(),
     }
     for graph in reader.messages((0, len(data)), 7):
-        for node in reader.messages(graph, 1):
-            operator = "".join(reader.texts(node, 4))
-            nodes.append(
-                _LayerNode(operator, reader.texts(node, 1), reader.texts(node, 2))
-            )
+        for span in reader.messages(graph, 1):
+            operator = "".join(reader.texts(span, 4))
+            inputs = reader.texts(span, 1)
+            outputs = reader.texts(span, 2)
+            nodes.append(_LayerNode(operator, inputs, outputs))
         declared["inputs"].update(_names(reader, graph, 11, 1))
         declared["outputs"].update(_names(reader, graph, 12, 1))
         declared["weights"].update(_names(reader, graph, 5, 8))
@@ -177,13 +179,19 @@ def _names(
         yield from reader.texts(part, field)
 
 
-def _sorted(nodes: list[_LayerNode]) -> list[_LayerNode]:
-    """Sort nodes topologically; some tools append nodes at the end of the file."""
+def _by_output(nodes: Iterable[_LayerNode]) -> dict[str, _LayerNode]:
+    """Return the node that makes each tensor, by name."""
     made_by: dict[str, _LayerNode] = {}
     for node in nodes:
         for name in node.outputs:
             if name:
                 made_by[name] = node
+    return made_by
+
+
+def _sorted(nodes: list[_LayerNode]) -> list[_LayerNode]:
+    """Sort nodes topologically; some tools append nodes at the end of the file."""
+    made_by = _by_output(nodes)
     order: dict[int, _LayerNode] = {}
     for last in nodes:
         stack = [last]

@@ -110,17 +110,10 @@ def open_native(
 
     def check(names: Sequence[str], fault: str) -> None:
         if names and required:
-            note = engine_note(*set(names).difference(available))
-            raise ModelLoadError(
-                f"the execution provider {', '.join(names)[:200]} {fault}; available "
-                f"are {', '.join(available)}: change providers in model.toml, or remove "
-                f"required to run on the CPU{note}"
-            )
+            raise _provider_error(names, fault, available)
 
-    check(
-        [name for name in providers if name not in available],
-        "is not part of this onnxruntime",
-    )
+    missing = [name for name in providers if name not in available]
+    check(missing, "is not part of this onnxruntime")
     present = [name for name in providers if name in available]
     fault = ""
     try:
@@ -142,8 +135,20 @@ def open_native(
             engine_note(*failed),
         )
     device = _device(native)
-    check(providers if device == "cpu" else [], "takes nothing of this model")
+    if device == "cpu":
+        check(providers, "takes nothing of this model")
     return native, device
+
+
+def _provider_error(
+    names: Sequence[str], fault: str, available: Sequence[str]
+) -> ModelLoadError:
+    note = engine_note(*set(names).difference(available))
+    return ModelLoadError(
+        f"the execution provider {', '.join(names)[:200]} {fault}; available "
+        f"are {', '.join(available)}: change providers in model.toml, or remove "
+        f"required to run on the CPU{note}"
+    )
 
 
 def _native(

@@ -121,11 +121,7 @@ class MapOutput(NamedTuple):
             rows = [value]
         unique = dict.fromkeys(itertools.chain.from_iterable(rows))
         names = list(unique or self.keys)
-        cells = []
-        for row in rows:
-            cells.append([row.get(name, math.nan) for name in names])
-        table = np.array(cells, DATATYPES[values.datatype].typestr)
-        table = table.reshape(len(rows), len(names))
+        table = _table_of(rows, names, values.datatype)
         if is_single:
             table = table[0]
         return {keys.name: _key_array(names, keys), values.name: table}
@@ -135,6 +131,17 @@ class MapOutput(NamedTuple):
         keys, values = map(probe.learned, self.specs)
         names = probe.results[0][keys.name].tolist()
         return self._replace(specs=(keys, values), keys=tuple(names))
+
+
+def _table_of(
+    rows: Sequence[Mapping[Any, Any]], names: Sequence[Any], datatype: str
+) -> Array:
+    """Return the maps' values [rows, names]; NaN for a missing name."""
+    cells = []
+    for row in rows:
+        cells.append([row.get(name, math.nan) for name in names])
+    table = np.array(cells, DATATYPES[datatype].typestr)
+    return table.reshape(len(rows), len(names))
 
 
 def _key_array(names: Sequence[Any], spec: TensorSpec) -> Array:

@@ -141,8 +141,8 @@ def make_entry(
         inputs, outputs: TensorFlow's tensors or specs by name.
         invoke: returns NumPy's results for arrays by name, in the order of the outputs.
     """
-    input_specs = tuple(tensor_spec(name, spec) for name, spec in inputs.items())
-    output_specs = tuple(tensor_spec(name, spec) for name, spec in outputs.items())
+    input_specs = _tensor_specs(inputs)
+    output_specs = _tensor_specs(outputs)
     input_errors = (
         tf.errors.InvalidArgumentError,
         tf.errors.OutOfRangeError,
@@ -183,6 +183,10 @@ def variable_restorers(function: Any) -> list[Callable[[], None]]:
     return [restore]
 
 
+def _tensor_specs(specs: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+    return tuple(tensor_spec(name, spec) for name, spec in specs.items())
+
+
 def tensor_spec(name: str, spec: Any) -> TensorSpec:
     """Return the spec of anything with ``dtype`` and ``shape``."""
     dtype = getattr(spec, "dtype", None)
@@ -204,11 +208,10 @@ def tensor_spec(name: str, spec: Any) -> TensorSpec:
         ) from error
     if spec.shape.rank is None:
         return TensorSpec(name, datatype, (-1,), open=True)
-    return TensorSpec(
-        name,
-        datatype,
-        tuple(-1 if size is None else int(size) for size in spec.shape.as_list()),
-    )
+    sizes = []
+    for size in spec.shape.as_list():
+        sizes.append(-1 if size is None else int(size))
+    return TensorSpec(name, datatype, tuple(sizes))
 
 
 def input_converters(

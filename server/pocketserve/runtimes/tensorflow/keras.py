@@ -21,7 +21,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissin
 from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.model_files import file_errors, load_errors
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
-from pocketserve.tensors import Array
+from pocketserve.tensors import Array, TensorSpec
 
 from . import common
 from .keras_config import (
@@ -63,17 +63,12 @@ class KerasRuntime:
         loaded = common.LoadedObject(
             model, restorers=common.variable_restorers(function)
         )
-        weights = [
-            (math.prod(int(size or 1) for size in v.shape), tf.as_dtype(v.dtype).size)
-            for v in model.variables
-        ]
-        size = sum(count * int(item_bytes or 1) for count, item_bytes in weights)
         entry = _entry(tf, model, specs, function)
         return common.open_session(
             loaded,
             entry,
             f"keras {keras.__version__} (tensorflow {tf.__version__})",
-            size,
+            _weight_bytes(tf, model),
         )
 
 
@@ -126,22 +121,37 @@ def _entry(
     converters = common.input_converters(tf, specs).items()
 
     def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
-        return [
-            tensor.numpy()
-            for tensor in function(
-                *[convert(arrays[name]) for name, convert in converters]
-            )
-        ]
+        values = [convert(arrays[name]) for name, convert in converters]
+        return [tensor.numpy() for tensor in function(*values)]
 
     entry = common.make_entry(tf, specs, outputs, invoke)
-    # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
-    inputs = [
-        spec._replace(batch="batch")
-        if spec.shape[:1] == (-1,) and not spec.open
-        else spec
-        for spec in entry.signature.inputs
-    ]
+    inputs = _with_batch(entry.signature.inputs)
     return entry._replace(signature=entry.signature._replace(inputs=inputs))
+
+
+def _with_batch(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """Mark the free first dimensions of inputs as the batch.
+
+    Keras itself demands as many rows of all inputs; its graph would broadcast a single
+    one.
+    """
+    marked = []
+    for spec in specs:
+        if spec.shape[:1] == (-1,) and not spec.open:
+            marked.append(spec._replace(batch="batch"))
+        else:
+            marked.append(spec)
+    return marked
+
+
+def _weight_bytes(tf: Any, model: Any) -> int:
+    """Return the memory of a model's variables."""
+    total = 0
+    for variable in model.variables:
+        count = math.prod(int(size or 1) for size in variable.shape)
+        item_bytes = tf.as_dtype(variable.dtype).size
+        total += count * int(item_bytes or 1)
+    return total
 
 
 def _import_keras() -> Any:
@@ -188,11 +198,9 @@ def _check_archive(path: Path) -> str:
                 raise ModelLoadError(
                     f"{path.name} would inflate to {inflated} bytes, which no Keras model does"
                 )
-            metadata = (
-                json.loads(archive.read("metadata.json"))
-                if "metadata.json" in names
-                else {}
-            )
+            metadata: Any = {}
+            if "metadata.json" in names:
+                metadata = json.loads(archive.read("metadata.json"))
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -244,38 +252,29 @@ def _innermost(error: Exception) -> str:
 
 def _explain(name: str, title: str, saved_by: str, text: str) -> str:
     """Explain Keras's error text."""
-    origin = (
-        f" (it was saved by Keras {saved_by}, this is {title})"
-        if saved_by
-        else f" (this is {title})"
-    )
+    origin = f" (this is {title})"
+    if saved_by:
+        origin = f" (it was saved by Keras {saved_by}, this is {title})"
     if "Lambda" in text and _UNSAFE.search(text):
         return (
             f"{name} has a Lambda layer, which is Python code inside the file and is not run; save the model with "
             "built-in layers instead, or convert it to .tflite or a SavedModel where you trust it"
         )
     if _UNSAFE.search(text):
-        reason = text[max(text.find("Not allowed"), 0) :].partition(" List of objects")[
-            0
-        ]
+        start = max(text.find("Not allowed"), 0)
+        reason, _, _ = text[start:].partition(" List of objects")
         return f"{name} is not loaded because it is unsafe: {excerpt(reason)}"
-    if unknown := _UNKNOWN_CLASS.search(text):
-        if unknown[1] in _OLD_CLASSES:
-            return (
-                f"{name} calls TensorFlow operators outside of layers ({unknown[1]}), which Keras 3 cannot read back"
-                f"{origin}; export it as SavedModel or .tflite with the TensorFlow that made it"
-            )
-        other = (
-            ""
-            if title == f"Keras {saved_by}"
-            else f" or belongs to another version of Keras{origin}"
-        )
-        return (
-            f"{name} needs {unknown[1]}, which is custom code{other}; export the model as SavedModel or .tflite where "
-            "that code is"
-        )
-    if option := _UNKNOWN_OPTION.search(text):
-        options = f"{option[1]}: {option[2]}" if option[1] else f"{option[3]!r}"
+    unknown = _UNKNOWN_CLASS.search(text)
+    if unknown:
+        other = ""
+        if title != f"Keras {saved_by}":
+            other = f" or belongs to another version of Keras{origin}"
+        return _explain_class(name, unknown[1], origin, other)
+    option = _UNKNOWN_OPTION.search(text)
+    if option:
+        options = f"{option[3]!r}"
+        if option[1]:
+            options = f"{option[1]}: {option[2]}"
         return (
             f"{name} has layers with options that this Keras does not know ({options}){origin}; load and save it again "
             "with the Keras that made it, as .keras or SavedModel, or convert it to .tflite there"
@@ -290,6 +289,20 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
     return f"Keras cannot load {name}{origin}: {excerpt(text)}; copy it again, or save it again with this Keras"
 
 
+def _explain_class(name: str, unknown: str, origin: str, other: str) -> str:
+    """Explain a class that Keras does not know."""
+    if unknown in _OLD_CLASSES:
+        return (
+            f"{name} calls TensorFlow operators outside of layers ({unknown}), which "
+            f"Keras 3 cannot read back{origin}; export it as SavedModel or .tflite "
+            "with the TensorFlow that made it"
+        )
+    return (
+        f"{name} needs {unknown}, which is custom code{other}; export the model as "
+        "SavedModel or .tflite where that code is"
+    )
+
+
 def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
     """Return TensorSpecs by input name, in the model's order."""
     try:
@@ -300,16 +313,16 @@ def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
         raise ModelLoadError(
             f"{file_name} does not say what it takes; give the model an Input and save it again"
         )
-    if any(
-        getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False)
-        for tensor in tensors
-    ):
-        raise ModelLoadError(
-            f"{file_name} has sparse or ragged inputs, which cannot be served"
-        )
-    specs = {}
+    for tensor in tensors:
+        if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):
+            raise ModelLoadError(
+                f"{file_name} has sparse or ragged inputs, which cannot be served"
+            )
+    specs: dict[str, Any] = {}
     for position, tensor in enumerate(tensors):
-        name = tensor.name if tensor.name not in specs else f"{tensor.name}_{position}"
+        name = tensor.name
+        if name in specs:
+            name = f"{name}_{position}"
         specs[name] = tf.TensorSpec(
             tensor.shape, tensor.dtype, name=f"input_{position}"
         )

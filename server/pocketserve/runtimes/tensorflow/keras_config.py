@@ -109,15 +109,17 @@ def check_config(path: Path) -> None:
             _check_class(item["class_name"], item.get("module"), item.get("config"))
 
 
+def _check_function(module: Any, config: Any) -> None:
+    is_known = isinstance(module, str) and (
+        _FUNCTIONS.fullmatch(module) or _OPERATIONS.fullmatch(module)
+    )
+    if not is_known:
+        raise ValueError(f"Not allowed: the function {config!r:.80} of {module!r:.80}")
+
+
 def _check_class(name: Any, module: Any, config: Any) -> None:
     if name == "function":
-        if not (
-            isinstance(module, str)
-            and (_FUNCTIONS.fullmatch(module) or _OPERATIONS.fullmatch(module))
-        ):
-            raise ValueError(
-                f"Not allowed: the function {config!r:.80} of {module!r:.80}"
-            )
+        _check_function(module, config)
         return
     if name in ("Lambda", "__lambda__"):
         raise ValueError("Not allowed: Lambda")

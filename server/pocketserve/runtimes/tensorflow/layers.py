@@ -20,21 +20,21 @@ def open_keras_layers(source: ModelSource) -> RunLayers:
         ModelLoadError: as for serving.
     """
     _, keras, model = load_keras_model(source)
-    layers = [
-        (layer, output) for layer in model.layers for output in _output_of(keras, layer)
-    ]
-    whole = keras.Model(model.inputs, [output for _, output in layers])
+    layers = []
+    outputs = []
+    for layer in model.layers:
+        for output in _output_of(keras, layer):
+            layers.append(layer)
+            outputs.append(output)
+    whole = keras.Model(model.inputs, outputs)
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
-        results = whole(
-            [inputs[tensor.name] for tensor in model.inputs], training=False
-        )
-        return [
-            LayerOutput(
-                layer.name, type(layer).__name__, np.asarray(result, np.float32)
-            )
-            for (layer, _), result in zip(layers, results, strict=True)
-        ]
+        values = [inputs[tensor.name] for tensor in model.inputs]
+        results = []
+        for layer, result in zip(layers, whole(values, training=False), strict=True):
+            array = np.asarray(result, np.float32)
+            results.append(LayerOutput(layer.name, type(layer).__name__, array))
+        return results
 
     return run
 

@@ -59,11 +59,8 @@ class SavedModelRuntime:
         except ModelLoadError:
             model.close()
             raise
-        # Mostly variables.
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        return common.open_session(
-            model, default, f"tensorflow {tf.__version__}{mark}", size
-        )
+        title = f"tensorflow {tf.__version__}{mark}"
+        return common.open_session(model, default, title, _file_bytes(folder))
 
 
 RUNTIME = SavedModelRuntime()
@@ -174,6 +171,15 @@ def _by_name(outputs: Any) -> Mapping[str, Any]:
     return {f"output_{index}": item for index, item in enumerate(items)}
 
 
+def _file_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder; most are variables."""
+    total = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            total += path.stat().st_size
+    return total
+
+
 def _load_v1(
     tf: Any, folder: Path, tags: Sequence[str], threads: int
 ) -> common.LoadedObject:
@@ -195,16 +201,13 @@ def _load_v1(
             raise
     model = common.LoadedObject(session, close=session.close)
     for name, definition in sorted(definitions.items()):
-        if name not in _INIT_SIGNATURES:
-            try:
-                model.entries[name] = _v1_entry(tf, session, definition)
-            except (
-                ModelLoadError,
-                ValueError,
-                KeyError,
-            ) as error:
-                # KeyError means that a tensor is not in the graph.
-                model.problems[name] = common.error_text(error)
+        if name in _INIT_SIGNATURES:
+            continue
+        try:
+            model.entries[name] = _v1_entry(tf, session, definition)
+        # KeyError: a tensor is not in the graph.
+        except (ModelLoadError, ValueError, KeyError) as error:
+            model.problems[name] = common.error_text(error)
     return model
 
 
@@ -242,6 +245,16 @@ def _v1_tensor(session: Any, name: str, info: Any) -> Any:
     return tensor
 
 
+def _no_signature(title: str, model: common.LoadedObject) -> ModelLoadError:
+    reasons = ""
+    for name, problem in model.problems.items():
+        reasons += f"; {name}: {problem}"
+    return ModelLoadError(
+        f"the SavedModel {title} has no signature that can be served{reasons}; save it "
+        "with signatures=, or with model.export() in Keras"
+    )
+
+
 def _default_entry(
     title: str, model: common.LoadedObject, signature: Any
 ) -> common.EntryPoint:
@@ -249,7 +262,8 @@ def _default_entry(
 
     If there is no clear choice, it rejects all requests.
     """
-    entries, names = model.entries, ", ".join(model.entries) or "none"
+    entries = model.entries
+    names = ", ".join(entries) or "none"
     name = signature
     if signature is None:
         name = _DEFAULT_SIGNATURE
@@ -266,13 +280,7 @@ def _default_entry(
     if len(entries) == 1:
         return next(iter(entries.values()))
     if not entries:
-        reasons = "".join(
-            f"; {name}: {problem}" for name, problem in model.problems.items()
-        )
-        raise ModelLoadError(
-            f"the SavedModel {title} has no signature that can be served{reasons}; save it with signatures=, or with "
-            "model.export() in Keras"
-        )
+        raise _no_signature(title, model)
 
     def refuse(arrays: Mapping[str, Array]) -> dict[str, Array]:
         raise ValueError(

@@ -108,17 +108,22 @@ def _check_shards(folder: Path) -> None:
         return  # a model without variables
     if not (folder / "variables.index").is_file():
         raise DamagedFileError("variables/variables.index is missing")
-    counts = set()
-    for path in folder.glob("variables.data-*-of-*"):
-        counts.add(path.name.rpartition("-of-")[2])
-    count = "00001"
-    if len(counts) == 1:
-        count = counts.pop()
+    count = _shard_count(folder)
     is_number = count.isdecimal() and len(count) == 5
     for number in range(int(count) if is_number else 1):
         name = f"variables.data-{number:05}-of-{count}"
         if not (folder / name).is_file():
             raise DamagedFileError(f"variables/{name} is missing")
+
+
+def _shard_count(folder: Path) -> str:
+    """Return the number of data files that their names announce."""
+    counts = set()
+    for path in folder.glob("variables.data-*-of-*"):
+        counts.add(path.name.rpartition("-of-")[2])
+    if len(counts) == 1:
+        return counts.pop()
+    return "00001"
 
 
 def _check_graph(graph: MetaGraph) -> None:
@@ -201,8 +206,10 @@ class _Reach:
         for function in graph.functions.values():
             for group in function.implements:
                 self._alternatives[group].append(function.name)
-        tensors = list(fetched)
-        names = list(functions)
+        self._follow(list(fetched), list(functions))
+
+    def _follow(self, tensors: list[str], names: list[str]) -> None:
+        """Add everything that computes tensors and that functions execute."""
         while tensors or names:
             if tensors:
                 node = self._add_node(tensors.pop())

@@ -123,11 +123,6 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
                 start_ops |= fetched
             else:
                 signatures.append((fed, fetched))
-    assets = set()
-    for asset in reader.messages(span, 6):
-        # Of a tensor that is named twice, only the last name is fed.
-        for text in reader.texts(asset, 1, 1)[-1:]:
-            assets.add(node_name(text))
     nodes = (_node(reader, node) for node in reader.spans(span, 2, 1))
     functions = (_function(reader, part) for part in reader.spans(span, 2, 2, 1))
     kinds, callees = _objects(reader, span)
@@ -140,12 +135,22 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
         save_ops=set(reader.texts(span, 3, 2)),
         restore_op=set(reader.texts(span, 3, 3)),
         checkpoint=node_name(_last(reader.texts(span, 3, 1))),
-        assets=assets,
+        assets=_assets(reader, span),
         asset_files=reader.texts(span, 6, 2),
         kinds=kinds,
         captured=_captured_objects(reader, span),
         callees=callees,
     )
+
+
+def _assets(reader: ProtobufReader, span: Span) -> set[str]:
+    """Return the nodes to which the loader feeds paths of assets."""
+    assets = set()
+    for asset in reader.messages(span, 6):
+        # Of a tensor that is named twice, only the last name is fed.
+        for text in reader.texts(asset, 1, 1)[-1:]:
+            assets.add(node_name(text))
+    return assets
 
 
 def _unique(kind: str, items: Iterable[_Named]) -> dict[str, _Named]:
@@ -189,12 +194,16 @@ def _node(reader: ProtobufReader, span: Span) -> Node:
             attributes.append(part)
     node = Node(_last(texts[1]), ops=texts[2], inputs=texts[3])
     for attribute in attributes:
-        is_shared_name = _last(reader.texts(attribute, 1)) == "shared_name"
-        for value in reader.messages(attribute, 2):
-            node.calls += _called_functions(reader, value)
-            if is_shared_name:
-                node.shared_names += reader.texts(value, 2)
+        _add_attribute(reader, attribute, node)
     return node
+
+
+def _add_attribute(reader: ProtobufReader, attribute: Span, node: Node) -> None:
+    is_shared_name = _last(reader.texts(attribute, 1)) == "shared_name"
+    for value in reader.messages(attribute, 2):
+        node.calls += _called_functions(reader, value)
+        if is_shared_name:
+            node.shared_names += reader.texts(value, 2)
 
 
 def _called_functions(reader: ProtobufReader, span: Span, depth: int = 0) -> list[str]:

@@ -109,14 +109,18 @@ def _check_group(model: Path, title: str, group: Mapping[str, Any]) -> _WeightGr
     elements = sum(_count(weight["shape"]) for weight in group["weights"])
     expected = _stored_bytes(group["weights"])
     if expected is not None and file_bytes != expected:
-        names = ", ".join(map(str, group["paths"][:3]))
-        if len(group["paths"]) > 3:
-            names += " …"
         raise ModelLoadError(
-            f"{title}: the weights in {names} have {file_bytes} bytes and must have "
-            f"{expected}; copy the files again"
+            f"{title}: the weights in {_listed(group['paths'])} have {file_bytes} "
+            f"bytes and must have {expected}; copy the files again"
         )
     return _WeightGroup(files, 4 * elements)
+
+
+def _listed(names: Sequence[Any]) -> str:
+    text = ", ".join(map(str, names[:3]))
+    if len(names) > 3:
+        text += " …"
+    return text
 
 
 def _stored_bytes(weights: Sequence[Mapping[str, Any]]) -> int | None:

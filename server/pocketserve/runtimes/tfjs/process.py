@@ -135,9 +135,8 @@ class Worker:
         if node is None:
             raise RuntimeMissingError(NO_NODE)
         script = str(Path(__file__).with_name("worker.js"))
-        child = _NodeProcess(
-            [node, script, str(modules), str(threads), str(int(self._idle_s * 1000))]
-        )
+        idle_ms = int(self._idle_s * 1000)
+        child = _NodeProcess([node, script, str(modules), str(threads), str(idle_ms)])
         try:
             answer, _ = child.exchange({"op": "start"}, (), START_TIMEOUT_S)
             if "error" in answer:
@@ -155,6 +154,12 @@ class Worker:
         self._child = None
         if child is not None:
             child.end()
+
+
+def _late(timeout_s: float) -> WorkerError:
+    return WorkerError(
+        f"the Node process did not answer within {timeout_s:g} s and was ended"
+    )
 
 
 class _NodeProcess:
@@ -205,9 +210,7 @@ class _NodeProcess:
         try:
             answer = self._pipe.exchange(header, payload, deadline)
         except TimeoutError:
-            raise WorkerError(
-                f"the Node process did not answer within {timeout_s:g} s and was ended"
-            ) from None
+            raise _late(timeout_s) from None
         except OSError:
             raise self._death() from None
         except FrameError as error:

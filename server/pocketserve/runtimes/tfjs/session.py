@@ -110,7 +110,9 @@ class TfjsSession:
             description = self._load()
             self.runtime = f"tensorflow.js {worker.version}"
             self.device: str = description["backend"]
-            self.memory_bytes = files.memory_bytes * (2 if self.device == "wasm" else 1)
+            self.memory_bytes = files.memory_bytes
+            if self.device == "wasm":
+                self.memory_bytes *= 2
             self.inputs: Sequence[TensorSpec] = input_specs(
                 description["inputs"], files
             )

@@ -78,6 +78,15 @@ class DelegateRequest(NamedTuple):
         )
 
 
+def _refuse_unused_options(source: ModelSource) -> None:
+    unused = sorted(OPTION_KEYS & source.options.keys())
+    if unused:
+        raise ModelLoadError(
+            f"the option {unused[0]} does nothing without delegate; add delegate, "
+            "or remove it"
+        )
+
+
 def delegate_request(source: ModelSource) -> DelegateRequest | None:
     """Return the delegate that a version's options request, or None.
 
@@ -88,12 +97,7 @@ def delegate_request(source: ModelSource) -> DelegateRequest | None:
     texts = _delegate_options(source)
     required = source.flag("required")
     if delegate is None:
-        useless = sorted(OPTION_KEYS & source.options.keys())
-        if useless:
-            raise ModelLoadError(
-                f"the option {useless[0]} does nothing without delegate; add delegate, "
-                "or remove it"
-            )
+        _refuse_unused_options(source)
         return None
     if not _is_c_text(delegate) or not Path(delegate).name:
         raise ModelLoadError(

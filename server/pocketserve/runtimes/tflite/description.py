@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketserve.formats import DamagedFileError, mapped
-from pocketserve.formats.flatbuffers import FlatBuffer
+from pocketserve.formats.flatbuffers import FlatBuffer, FlatTable
 from pocketserve.runtimes import metadata
 
 MAX_METADATA_BYTES = 1 << 20
@@ -51,15 +51,16 @@ def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[
             if member.name in names:
                 entries[member.name] = member
         for name in names:
-            if name not in entries:
+            entry = entries.get(name)
+            if entry is None:
                 raise DamagedFileError(f"{path.name} has no file {name!r} in it")
-            if entries[name].size > limit:
+            if entry.size > limit:
                 raise DamagedFileError(
-                    f"{name} in {path.name} has {entries[name].size} bytes, "
-                    f"more than {limit}"
+                    f"{name} in {path.name} has {entry.size} bytes, more than {limit}"
                 )
-            contents.append(read_member(path, entries[name], limit))
-            limit -= len(contents[-1])
+            content = read_member(path, entry, limit)
+            contents.append(content)
+            limit -= len(content)
     except (BadZipError, OSError) as error:
         raise DamagedFileError(
             f"{name!r} cannot be read from {path.name}: {error}"
@@ -92,11 +93,9 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
     models too large for a FlatBuffer, 1 offset, 2 size.
     """
     root = model.root()
-    entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
-    numbers = [number for name, number in entries if name == "TFLITE_METADATA"]
-    if not numbers:
+    number = _metadata_buffer(root)
+    if number is None:
         return None
-    number = numbers[0]
     buffer = root.element(4, number)
     if buffer is None:
         raise DamagedFileError(
@@ -109,3 +108,12 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
     if size > MAX_METADATA_BYTES:
         raise DamagedFileError(f"the description has {size} bytes")
     return model.slice(offset, size)
+
+
+def _metadata_buffer(root: FlatTable) -> int | None:
+    """Return the number of the buffer with the description, or None."""
+    entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
+    for name, number in entries:
+        if name == "TFLITE_METADATA":
+            return number
+    return None

@@ -63,6 +63,13 @@ def _explain_operator(name: str, framework: str, text: str) -> str | None:
             f"{name} uses a custom operator{detail}, which {framework} does not have; "
             "convert the model without it"
         )
+    return _explain_version(name, framework, text) or _explain_type(
+        name, framework, text
+    )
+
+
+def _explain_version(name: str, framework: str, text: str) -> str | None:
+    """Explain an operator that is newer than the framework."""
     new = re.search(_NEW_OP, text)
     if new:
         version = _in_parentheses(new[2] and f"version {new[2]}")
@@ -71,6 +78,11 @@ def _explain_operator(name: str, framework: str, text: str) -> str | None:
             "have; install a newer TFLite runtime or convert the model with an older "
             "TensorFlow"
         )
+    return None
+
+
+def _explain_type(name: str, framework: str, text: str) -> str | None:
+    """Explain a tensor of an unsupported type."""
     odd = re.search(_ODD_TYPE, text)
     if odd:
         detail = _in_parentheses(odd[1] or odd[2])

@@ -19,7 +19,7 @@ from pocketserve.tensors import zeros
 
 from .delegates import DelegatedPart, DelegateRequest
 from .errors import is_hopeless
-from .tensors import model_tensors
+from .tensors import ModelTensor, model_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +68,12 @@ def _with_version(package: TflitePackage) -> str:
         except metadata.PackageNotFoundError:
             return package.title
     return f"{package.title} {version}"
+
+
+def _set_zeros(interpreter: Any, inputs: Sequence[ModelTensor]) -> None:
+    for tensor in inputs:
+        value = tensor.prepare(zeros(tensor.spec))
+        interpreter.set_tensor(tensor.number, value)
 
 
 class InterpreterOpener:
@@ -119,19 +125,22 @@ class InterpreterOpener:
         if delegate is not None:
             self._loaded = delegate.load(self._module)
             delegates = [self._loaded]
-        resolver = self._module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        if self._xnnpack and not self._without_xnnpack:
-            resolver = self._module.OpResolverType.AUTO
         # Given a path, the interpreter maps the weights instead of copying them.
         interpreter = self._module.Interpreter(
             model_path=str(source.path),
             num_threads=source.threads,
-            experimental_op_resolver_type=resolver,
+            experimental_op_resolver_type=self._resolver_type(),
             experimental_delegates=delegates,
         )
         if delegate is not None:
             self._part = DelegatedPart.of(delegate.name, interpreter)
         return interpreter
+
+    def _resolver_type(self) -> Any:
+        types = self._module.OpResolverType
+        if self._xnnpack and not self._without_xnnpack:
+            return types.AUTO
+        return types.BUILTIN_WITHOUT_DEFAULT_DELEGATES
 
     def confirm_device(self, interpreter: Any) -> bool:
         """Determine an allocated interpreter's device; False if it must be reopened.
@@ -160,10 +169,7 @@ class InterpreterOpener:
                 interpreter = self.open()
                 interpreter.allocate_tensors()
                 self.confirm_device(interpreter)
-            for tensor in inputs:
-                interpreter.set_tensor(
-                    tensor.number, tensor.prepare(zeros(tensor.spec))
-                )
+            _set_zeros(interpreter, inputs)
         except Exception as error:
             free = any(-1 in spec.shape for spec, _ in inputs)
             if not free or self.delegate is not None or is_hopeless(str(error)):

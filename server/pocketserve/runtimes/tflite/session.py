@@ -235,17 +235,7 @@ class TfliteSession:
         try:
             self._resize_or_bypass(shapes)
         except Exception as error:
-            delegate = self._opener.delegate
-            culprit = ""
-            if delegate is not None and delegate.required:
-                culprit = f" with the delegate {delegate.name}"
-            sizes = []
-            for spec, _ in entry.inputs:
-                sizes.append(f"{spec.name!r}: {list(arrays[spec.name].shape)}")
-            raise ValueError(
-                "the model cannot take inputs of these "
-                f"shapes{culprit}: {', '.join(sizes)}"
-            ) from error
+            raise _shapes_error(self._opener, entry, arrays) from error
         self._shapes = shapes
 
     def _resize_or_bypass(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -319,6 +309,21 @@ class TfliteSession:
 
 
 RUNTIME = TfliteRuntime()
+
+
+def _shapes_error(
+    opener: InterpreterOpener, entry: tensors.GraphEntry, arrays: Mapping[str, Array]
+) -> ValueError:
+    culprit = ""
+    delegate = opener.delegate
+    if delegate is not None and delegate.required:
+        culprit = f" with the delegate {delegate.name}"
+    sizes = []
+    for spec, _ in entry.inputs:
+        sizes.append(f"{spec.name!r}: {list(arrays[spec.name].shape)}")
+    return ValueError(
+        f"the model cannot take inputs of these shapes{culprit}: {', '.join(sizes)}"
+    )
 
 
 class StatefulTfliteSession(TfliteSession):

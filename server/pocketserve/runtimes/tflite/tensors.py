@@ -106,12 +106,19 @@ def signature_entry(name: str, runner: Any, main: GraphEntry) -> GraphEntry:
     main_numbers = {tensor.number for tensor in main.inputs}
     if getattr(runner, "_subgraph_index", None) != 0 or numbers != main_numbers:
         return GraphEntry(inputs, outputs, name)
+    return GraphEntry(inputs, _with_shapes_of(main, outputs))
+
+
+def _with_shapes_of(
+    main: GraphEntry, outputs: Sequence[ModelTensor]
+) -> tuple[ModelTensor, ...]:
+    """Return outputs of a signature with the shapes that the main graph has."""
     shapes = {tensor.number: tensor.spec.shape for tensor in main.outputs}
     shaped = []
     for tensor in outputs:
         shape = shapes.get(tensor.number, tensor.spec.shape)
         shaped.append(tensor._replace(spec=tensor.spec._replace(shape=shape)))
-    return GraphEntry(inputs, tuple(shaped))
+    return tuple(shaped)
 
 
 def _named_tensors(details: Mapping[str, Mapping[str, Any]]) -> tuple[ModelTensor, ...]:
