@@ -153,12 +153,7 @@ class Rows:
     def _split_rows(self, rows: list[Any]) -> dict[str, Array]:
         if not self.columns:
             return {self.spec.name: arrays.fit_values(rows, self.spec)}
-        lists = [isinstance(row, list) for row in rows]
-        if any(lists) and not all(lists):
-            raise invalid_input(f"row {lists.index(False)} is no array, others are")
-        if not any(lists):
-            width = len(self.columns)
-            rows = [rows[start : start + width] for start in range(0, len(rows), width)]
+        rows = self._as_lists(rows)
         inputs = {}
         for position, spec in enumerate(self.columns):
             values: list[Any] = [row[position] for row in rows]
@@ -176,6 +171,16 @@ class Rows:
             ]
         self._check_widths(values)
         return list(values)
+
+    def _as_lists(self, rows: list[Any]) -> list[Any]:
+        """Return rows as lists of values, also if all values are in one list."""
+        lists = [isinstance(row, list) for row in rows]
+        if all(lists) and lists:
+            return rows
+        if any(lists):
+            raise invalid_input(f"row {lists.index(False)} is no array, others are")
+        width = len(self.columns)
+        return [rows[start : start + width] for start in range(0, len(rows), width)]
 
     def _of_csv(self, body: memoryview) -> list[Any]:
         """Return a CSV document's rows; gaps are NaN."""
@@ -209,9 +214,11 @@ class Rows:
             values[name] = self._cell(columns.get(name, -1), cell)
         for name, value in values.items():
             if value is None:
-                has_comma = any(_COMMA.fullmatch(cell.strip()) for cell in line)
+                hint = ""
+                if any(_COMMA.fullmatch(cell.strip()) for cell in line):
+                    hint = POINT
                 raise invalid_input(
-                    f"row {index}: feature {name!r:.80} is not a number{POINT if has_comma else ''}"
+                    f"row {index}: feature {name!r:.80} is not a number{hint}"
                 )
         return self._row(values, index)
 
@@ -262,16 +269,18 @@ class Rows:
             raise invalid_input(
                 f"row {index}: {fault}; the model takes {', '.join(self.features)}"
             )
-        values = []
         for column, name in enumerate(self.features):
-            value = row[name]
-            has_comma = isinstance(value, str) and _COMMA.fullmatch(value.strip())
-            if has_comma and self._cell(column, value) is None:
-                raise invalid_input(
-                    f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}"
-                )
-            values.append(value)
-        return values
+            self._refuse_comma(column, row[name], index)
+        return [row[name] for name in self.features]
+
+    def _refuse_comma(self, column: int, value: Any, index: int) -> None:
+        """Reject a text with a decimal comma."""
+        has_comma = isinstance(value, str) and _COMMA.fullmatch(value.strip())
+        if has_comma and self._cell(column, value) is None:
+            name = self.features[column]
+            raise invalid_input(
+                f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}"
+            )
 
     def _name_fault(self, row: Mapping[str, Any]) -> str:
         for name in row:
@@ -341,6 +350,16 @@ class TableTask:
         }
 
 
+def _in_order(
+    columns: Sequence[TensorSpec], names: Sequence[str]
+) -> Sequence[TensorSpec]:
+    """Return inputs in the order of the features, if these have their names."""
+    by_name = {column.name: column for column in columns}
+    if sorted(names) != sorted(by_name):
+        return columns
+    return [by_name[name] for name in names]
+
+
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Return a model's table, described by the manifest's ``[features]``."""
     inputs = facts.sent_inputs
@@ -354,10 +373,8 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
         )
     spec = inputs[0]
     if columns:
-        by_name = {column.name: column for column in columns}
-        if sorted(names) == sorted(by_name):
-            columns = [by_name[name] for name in names]
-        names = names or tuple(by_name)
+        columns = _in_order(columns, names)
+        names = names or tuple(dict.fromkeys(column.name for column in columns))
         spec = _joined(columns)
     if names and spec.shape[1] not in (-1, len(names)):
         raise ModelLoadError(

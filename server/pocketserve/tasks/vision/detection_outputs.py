@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -91,19 +91,18 @@ def is_postprocessed(outputs: Sequence[TensorSpec]) -> bool:
 
 def _is_operator(outputs: Sequence[TensorSpec]) -> bool:
     """Return whether there are boxes [1, n, 4], two rows [1, n] and a number."""
-    boxes = []
+    boxes = 0
+    rows = 0
+    numbers = 0
     for spec in outputs:
-        if len(spec.shape) == 3 and spec.shape[-1] == 4:
-            boxes.append(spec)
-    rows = []
-    for spec in outputs:
-        if len(spec.shape) == 2 and spec.shape[-1] != 1:
-            rows.append(spec)
-    single = []
-    for spec in outputs:
-        if spec.shape in ((1,), (-1,), (1, 1), (-1, 1), ()):
-            single.append(spec)
-    return (len(outputs), len(boxes), len(rows), len(single)) == (4, 1, 2, 1)
+        shape = spec.shape
+        if len(shape) == 3 and shape[-1] == 4:
+            boxes += 1
+        if len(shape) == 2 and shape[-1] != 1:
+            rows += 1
+        if shape in ((1,), (-1,), (1, 1), (-1, 1), ()):
+            numbers += 1
+    return (len(outputs), boxes, rows, numbers) == (4, 1, 2, 1)
 
 
 class DetectionOutputs:
@@ -143,12 +142,7 @@ class DetectionOutputs:
             self._roles = {"rows": self._rows(outputs)}
         else:
             self._roles = self._match(outputs, described)
-        for role in layout.roles:
-            if role not in self._roles:
-                names = ", ".join(repr(spec.name) for spec in outputs)
-                raise ModelLoadError(
-                    f"model.toml: detection.{role} must name one of the outputs {names}"
-                )
+        self._check_roles(layout.roles, outputs)
         box_type = layout.box_type
         order = layout.box_order
         if options.box_type is not None:
@@ -158,6 +152,16 @@ class DetectionOutputs:
             position = list(outputs).index(self._roles["boxes"])
             box_type, order = _described_layout(described[position], layout)
         self._layout = (box_type, options.box_order or order)
+
+    def _check_roles(
+        self, required: Iterable[str], outputs: Sequence[TensorSpec]
+    ) -> None:
+        for role in required:
+            if role not in self._roles:
+                names = ", ".join(repr(spec.name) for spec in outputs)
+                raise ModelLoadError(
+                    f"model.toml: detection.{role} must name one of the outputs {names}"
+                )
 
     @property
     def class_count(self) -> int:
@@ -244,12 +248,9 @@ class DetectionOutputs:
             scores, classes = classes, scores
         boxes = values["boxes"].reshape(-1, 4)
         count = min(len(boxes), len(scores), len(classes))
-        if (
-            "count" in values
-            and values["count"].size == 1
-            and np.isfinite(values["count"]).all()
-        ):
-            count = min(count, max(0, int(values["count"].reshape(-1)[0])))
+        stated = values.get("count")
+        if stated is not None and stated.size == 1 and np.isfinite(stated).all():
+            count = min(count, max(0, int(stated.reshape(-1)[0])))
         corners = to_corners(boxes[:count], *self._layout)
         return Candidates(
             corners, scores[:count].astype(np.float64), _whole_numbers(classes[:count])
@@ -272,15 +273,18 @@ class DetectionOutputs:
             scores = scores[:, 1:]
         if anchors is None:
             return _best_classes(to_corners(boxes, *self._layout), scores)
+        return _best_classes(self._decoded(boxes, anchors), scores)
+
+    def _decoded(self, boxes: Array, anchors: Array) -> Array:
+        """Return the corners of boxes that are relative to anchors."""
+        options = self._options
         if len(anchors) != len(boxes):
             raise ValueError(
-                f"the model gives {len(boxes)} boxes, but there are {len(anchors)} anchors"
+                f"the model gives {len(boxes)} boxes, but there are {len(anchors)} "
+                "anchors"
             )
         ordered = boxes[:, list(options.box_order or PLAIN_ORDER)]
-        corners = decode_anchors(
-            ordered, anchors, options.box_scale, options.exponential
-        )
-        return _best_classes(corners, scores)
+        return decode_anchors(ordered, anchors, options.box_scale, options.exponential)
 
     def _read_detr(self, boxes: Array, logits: Array) -> Candidates:
         activation = self.activation or "softmax"
@@ -382,7 +386,8 @@ def _by_order(outputs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
         if spec.shape[-1] == 4:
             roles["boxes"] = spec
             break
-    rest = [spec for spec in outputs if spec is not roles.get("boxes")]
+    boxes = roles.get("boxes")
+    rest = [spec for spec in outputs if spec is not boxes]
     roles.update(zip(("scores", "classes"), rest, strict=False))
     return roles
 

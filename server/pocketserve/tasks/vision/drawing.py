@@ -61,16 +61,14 @@ class Canvas:
         from PIL import ImageFont, ImageOps
 
         picture, size = read_whole(body, max_pixels, LONGEST, hints)
-        grow = SHORTEST / max(picture.size)
-        if grow > 1:
-            width, height = picture.size
-            enlarged = (max(1, round(width * grow)), max(1, round(height * grow)))
-            picture = picture.resize(enlarged)
+        picture = _enlarged(picture)
         self._scale = (picture.width / size[0], picture.height / size[1])
         # A picture hardly larger than a line of text gets margins to write on.
         x = max(0, NARROWEST - picture.width)
         y = max(0, NARROWEST - picture.height)
-        left, top = self._origin = (x // 2, y // 2)
+        left = x // 2
+        top = y // 2
+        self._origin = (left, top)
         self._set_image(ImageOps.expand(picture, (left, top, x - left, y - top), PANEL))
         longest = max(self._image.size)
         self._line = max(2, round(longest / 270))
@@ -101,8 +99,10 @@ class Canvas:
         """
         visible = entries[:MAX_BOXES]
         for box, _, index in reversed(visible):
-            left, top = self._at(box["x"], box["y"])
-            right, bottom = self._at(box["x"] + box["width"], box["y"] + box["height"])
+            x = box["x"]
+            y = box["y"]
+            left, top = self._at(x, y)
+            right, bottom = self._at(x + box["width"], y + box["height"])
             right = max(right - 1, left)
             bottom = max(bottom - 1, top)
             self._draw_box((left, top, right, bottom), colour(index))
@@ -140,13 +140,9 @@ class Canvas:
         left, top = map(round, self._at(area.x, area.y))
         right, bottom = map(round, self._at(area.x + area.width, area.y + area.height))
         size = (max(1, right - left), max(1, bottom - top))
-        kinds, positions = np.unique(classes, return_inverse=True)
-        positions = positions.reshape(classes.shape)
-        colours = np.array([colour(int(kind)) for kind in kinds], np.uint8)
-        is_opaque = ~np.isin(kinds, list(clear))
-        alphas = (is_opaque * round(255 * MASK_SHARE)).astype(np.uint8)
-        layer = PIL.Image.fromarray(colours[positions])
-        cover = PIL.Image.fromarray(alphas[positions])
+        colours, alphas = _painted(classes, clear)
+        layer = PIL.Image.fromarray(colours)
+        cover = PIL.Image.fromarray(alphas)
         self._image.paste(
             layer.resize(size, PIL.Image.Resampling.NEAREST),
             (left, top),
@@ -174,7 +170,8 @@ class Canvas:
         for first, second in bones:
             if first in spots and second in spots:
                 lines.append([spots[first], spots[second]])
-        self._draw_skeleton(layer, list(spots.values()), lines, colour(index))
+        dots = list(spots.values())
+        self._draw_skeleton(layer, dots, lines, colour(index))
         reduced = layer.resize(self._image.size, PIL.Image.Resampling.BOX)
         self._image.paste(reduced, (0, 0), reduced)
 
@@ -226,13 +223,18 @@ class Canvas:
         self._draw_panel((pad, top, right, self._image.height - pad))
         for row, (text, index) in enumerate(rows):
             middle = top + pad / 2 + line * (row + 0.5)
-            half = swatch / 2
-            frame = (2 * pad, middle - half, 2 * pad + swatch, middle + half)
-            self._draw.rounded_rectangle(frame, swatch / 4, fill=colour(index))
+            self._draw_swatch(2 * pad, middle, swatch, colour(index))
             fitting_text = self._cut(text, right - text_left)
             self._draw.text(
                 (text_left, middle), fitting_text, INK, self._font, anchor="lm"
             )
+
+    def _draw_swatch(
+        self, left: float, middle: float, size: float, shade: Colour
+    ) -> None:
+        half = size / 2
+        frame = (left, middle - half, left + size, middle + half)
+        self._draw.rounded_rectangle(frame, size / 4, fill=shade)
 
     def _draw_panel(self, frame: Frame) -> None:
         """Draw a translucent background for the legend."""
@@ -251,10 +253,7 @@ class Canvas:
         to the largest one.
         """
         rows = list(entries[:MAX_BARS])
-        scores = [score for _, score in rows]
-        full = 1.0
-        if not all(0 <= score <= 1 for score in scores):
-            full = max(abs(score) for score in scores)
+        full = _full_score([score for _, score in rows])
         line = self._text_height * 2.3
         pad = self._text_height * 0.8
         top = self._image.height
@@ -263,7 +262,9 @@ class Canvas:
             base = (pad, top + pad)
             self._draw_bar("nothing above the threshold", "", 0.0, base)
         for row, (text, score) in enumerate(rows):
-            value = f"{score:.1%}" if full == 1.0 else f"{score:.4g}"
+            value = f"{score:.4g}"
+            if full == 1.0:
+                value = f"{score:.1%}"
             share = 0.0
             if full:
                 share = score / full
@@ -312,6 +313,15 @@ class Canvas:
         width = self._width(text) + 2 * pad
         height = self._text_height + 2 * pad
         x = max(0.0, min(left - self._line / 2, self._image.width - width))
+        y = self._free_row(x, top, width, height)
+        frame = (x, y, x + width, y + height)
+        self._labels.append(frame)
+        self._draw.rounded_rectangle(frame, pad, fill=shade)
+        ink = _ink_on(shade)
+        self._draw.text((x + pad, y + height / 2), text, ink, self._font, anchor="lm")
+
+    def _free_row(self, x: float, top: float, width: float, height: float) -> float:
+        """Return the upper edge of a label that crosses no other one, if possible."""
         y = top
         if top >= height:
             y = top - height
@@ -320,15 +330,7 @@ class Canvas:
             if crossing is None or crossing[3] + height > self._image.height:
                 break
             y = crossing[3] + 1
-        frame = (x, y, x + width, y + height)
-        self._labels.append(frame)
-        self._draw.rounded_rectangle(frame, pad, fill=shade)
-        red, green, blue = shade
-        luminance = 0.299 * red + 0.587 * green + 0.114 * blue
-        ink = WHITE
-        if luminance > BRIGHT:
-            ink = BLACK
-        self._draw.text((x + pad, y + height / 2), text, ink, self._font, anchor="lm")
+        return y
 
     def _crossing_label(self, frame: Frame) -> Frame | None:
         for label in self._labels:
@@ -349,6 +351,42 @@ class Canvas:
             if self._width(shortened) <= room:
                 return shortened
         return "…"
+
+
+def _enlarged(picture: Image) -> Image:
+    """Enlarge a picture whose longer side is too short to draw on."""
+    grow = SHORTEST / max(picture.size)
+    if grow <= 1:
+        return picture
+    width = max(1, round(picture.width * grow))
+    height = max(1, round(picture.height * grow))
+    return picture.resize((width, height))
+
+
+def _painted(classes: Array, clear: Sequence[int]) -> tuple[Array, Array]:
+    """Return the colours and the opacity of a map of classes, uint8."""
+    kinds, positions = np.unique(classes, return_inverse=True)
+    positions = positions.reshape(classes.shape)
+    colours = np.array([colour(int(kind)) for kind in kinds], np.uint8)
+    is_opaque = ~np.isin(kinds, list(clear))
+    alphas = (is_opaque * round(255 * MASK_SHARE)).astype(np.uint8)
+    return colours[positions], alphas[positions]
+
+
+def _full_score(scores: Sequence[float]) -> float:
+    """Return the score of a full bar: 1 for probabilities, else the largest one."""
+    if all(0 <= score <= 1 for score in scores):
+        return 1.0
+    return max(abs(score) for score in scores)
+
+
+def _ink_on(shade: Colour) -> Colour:
+    """Return the colour of a text on a coloured background."""
+    red, green, blue = shade
+    luminance = 0.299 * red + 0.587 * green + 0.114 * blue
+    if luminance > BRIGHT:
+        return BLACK
+    return WHITE
 
 
 def _cross(first: Frame, second: Frame) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata_parts import BoundingBoxProperties
 from pocketserve.tasks.arrays import is_npy, read_npy
-from pocketserve.tasks.base import Answer, AnswerOptions, Runs, Task, TaskDefinition
+from pocketserve.tasks.base import (
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Runs,
+    Task,
+    TaskDefinition,
+)
 from pocketserve.tasks.entries import BOX, RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts, literal
@@ -21,6 +29,7 @@ from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
 from pocketserve.tasks.vision.detection_outputs import (
+    Candidates,
     DetectionOutputs,
     is_postprocessed,
 )
@@ -100,18 +109,14 @@ def _format_of_files(facts: ModelFacts) -> str | None:
             return "yolo-rtdetr"
         if task == "detect":
             return _format_of_ultralytics(facts, tables[0])
-    if (
-        tables
-        and is_yolov5(facts)
-        and tables[0][-1] == len(find_labels(facts).names) + 5
-    ):
-        return "yolov5"
+    if tables and is_yolov5(facts):
+        columns = len(find_labels(facts).names) + 5
+        if tables[0][-1] == columns:
+            return "yolov5"
     architectures = facts.json_beside(CONFIG).get("architectures")
-    if (
-        isinstance(architectures, list)
-        and architectures
-        and "ForObjectDetection" in str(architectures[0])
-    ):
+    if not isinstance(architectures, list) or not architectures:
+        return None
+    if "ForObjectDetection" in str(architectures[0]):
         return "detr"
     return None
 
@@ -168,6 +173,13 @@ def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None
     )
 
 
+def _no_anchors_file(folder: Path, name: str) -> ModelLoadError:
+    fault = "is not beside the model"
+    if not lies_in(folder / name, folder):
+        fault = "cannot be used: it is a link that leaves the model's folder"
+    return ModelLoadError(f"model.toml: detection.anchors_file {name} {fault}")
+
+
 def _anchors(
     facts: ModelFacts, options: DetectionOptions, width: int, height: int
 ) -> Array | None:
@@ -178,23 +190,14 @@ def _anchors(
         return None
     path = facts.beside(options.anchors_file)
     if path is None:
-        leaves = not lies_in(
-            facts.entry.folder / options.anchors_file, facts.entry.folder
-        )
-        fault = "is not beside the model"
-        if leaves:
-            fault = "cannot be used: it is a link that leaves the model's folder"
-        raise ModelLoadError(
-            f"model.toml: detection.anchors_file {options.anchors_file} {fault}"
-        )
+        raise _no_anchors_file(facts.entry.folder, options.anchors_file)
     content = memoryview(facts.read_beside(path, MAX_ANCHORS_BYTES))
     try:
         if is_npy(content):
             anchors = read_npy(content)
         else:
-            anchors = np.loadtxt(
-                bytes(content).decode().replace(",", " ").splitlines(), ndmin=2
-            )
+            text = bytes(content).decode().replace(",", " ")
+            anchors = np.loadtxt(text.splitlines(), ndmin=2)
         return anchors.astype(np.float64).reshape(-1, 4)
     except (ApiError, ValueError) as error:
         raise ModelLoadError(
@@ -245,6 +248,17 @@ class ObjectDetection(PictureTask):
             return IOU
         return self._options.iou
 
+    def _candidates(
+        self, outputs: Arrays, size: tuple[int, int], floor: float
+    ) -> Candidates:
+        try:
+            return self._outputs.candidates(outputs, size, floor)
+        except ValueError as error:
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED,
+                f"the outputs do not fit [detection]: {error}",
+            ) from None
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first.
 
@@ -252,13 +266,7 @@ class ObjectDetection(PictureTask):
         """
         size = self._picture.size if context is None else context.input
         floor = self.threshold if options.threshold is None else options.threshold
-        try:
-            candidates = self._outputs.candidates(runs[0], size, floor)
-        except ValueError as error:
-            raise ApiError(
-                ErrorCode.INFERENCE_FAILED,
-                f"the outputs do not fit [detection]: {error}",
-            ) from None
+        candidates = self._candidates(runs[0], size, floor)
         iou = options.values.get("iou", self._iou)
         maximum = options.top_k or self._options.max
         best = np.arange(min(maximum, len(candidates.boxes)))

@@ -95,13 +95,7 @@ class PictureInput:
         )
         self.options = options = _fitting_sizing(options, self.shape)
         self.varies = _varies(options.sizing, with_channels, self.channels_first)
-        width, height = (-1, -1) if self.varies else self.size
-        count = self.shape.channels
-        shape = (
-            (1, count, height, width)
-            if self.channels_first
-            else (1, height, width, count)
-        )
+        shape = self._array_shape()
         # Of several pictures only the first would be answered.
         self._single = spec._replace(shape=shape[:3] if grey else shape)
 
@@ -156,6 +150,16 @@ class PictureInput:
             return arrays.fit_array(arrays.read_npy(body), self._single, picture=True)
         return arrays.fit_values(strict_json.loads(body), self._single)
 
+    def _array_shape(self) -> tuple[int, int, int, int]:
+        """Return the shape of one picture's array; -1 for free sizes."""
+        width, height = self.size
+        if self.varies:
+            width = height = -1
+        count = self.shape.channels
+        if self.channels_first:
+            return (1, count, height, width)
+        return (1, height, width, count)
+
     def describe(self) -> str:
         """Describe the preparation of a picture."""
         options, (width, height, channels) = self.options, self.shape
@@ -174,9 +178,8 @@ class PictureInput:
         datatype = self.spec.datatype
         if self._takes_pixels():
             return f"{words}, pixels from 0 to 255 as {datatype}"
-        mean = _numbers_text(options.mean or (0.0,))
         std = _numbers_text(options.std or (255.0,))
-        pixel = "pixel" if mean == "0" else f"(pixel - {mean})"
+        pixel = _shifted_text(options.mean)
         stored = f" as {datatype}"
         if self.spec.quantization:
             stored = f", then quantised to {datatype}"
@@ -300,6 +303,13 @@ def _varies(sizing: Sizing | None, spec: TensorSpec, channels_first: bool) -> bo
     return sides == (-1, -1)
 
 
+def _shifted_text(mean: Sequence[float] | None) -> str:
+    text = _numbers_text(mean or (0.0,))
+    if text == "0":
+        return "pixel"
+    return f"(pixel - {text})"
+
+
 def describe_sizing(sizing: Sizing) -> str:
     """Describe a processor's change of a picture's size."""
     if sizing.cut is not None:
@@ -388,16 +398,20 @@ def _fit_channels(
         options = options._replace(**{key: numbers[:1]})
     if options.color == "bgr" and manifest.color is None and channels == 1:
         options = options._replace(color=None)
-    if options.color is None:
-        return options
+    _check_colour(options.color, channels)
+    return options
+
+
+def _check_colour(color: str | None, channels: int) -> None:
+    if color is None:
+        return
     expected = 3
-    if options.color == "grayscale":
+    if color == "grayscale":
         expected = 1
     if expected != channels:
         raise ModelLoadError(
-            f"model.toml: image.color is {options.color}, but the input has {channels} channels"
+            f"model.toml: image.color is {color}, but the input has {channels} channels"
         )
-    return options
 
 
 def takes_picture(facts: ModelFacts) -> bool:
@@ -455,7 +469,14 @@ def picture_shape(
         channels_first = _fixed_shape(PictureShape(third, second, first), size)
         if channels_first is not None:
             return channels_first, True
-    detail = f"input {spec.name!r} has shape {list(spec.shape)}, which is not that of a picture"
+    raise _shape_error(spec, size)
+
+
+def _shape_error(spec: TensorSpec, size: tuple[int, int] | None) -> ValueError:
+    detail = (
+        f"input {spec.name!r} has shape {list(spec.shape)}, which is not that of a "
+        "picture"
+    )
     if len(spec.shape) == 4 and -1 in spec.shape[1:]:
         if size is None:
             detail += " of fixed size; set width and height in [image]"
@@ -463,7 +484,7 @@ def picture_shape(
             detail += (
                 f" of {size[0]}x{size[1]} pixels; correct width and height in [image]"
             )
-    raise ValueError(detail)
+    return ValueError(detail)
 
 
 def _fixed_shape(

@@ -114,13 +114,7 @@ def read_picture(
                 placement = None
                 options = options._replace(sizing=None)
         if placement is None:
-            placement = place(
-                source.upright_size,
-                size,
-                options.resize or "stretch",
-                region,
-                options.crop_fraction or 1.0,
-            )
+            placement = _placed(source.upright_size, size, options, region)
         else:
             _check_size(placement.input, max_pixels)
         mode = "RGB"
@@ -142,6 +136,18 @@ def _is_light(pixels: Array) -> bool:
     """Return whether the border, and so the background, is light."""
     border = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
     return bool(np.concatenate(border).mean() >= _LIGHT)
+
+
+def _placed(
+    picture: tuple[int, int],
+    size: tuple[int, int],
+    options: ImageOptions,
+    region: Area | None,
+) -> Placement:
+    """Place a picture by ``options.resize`` instead of ``options.sizing``."""
+    resize = options.resize or "stretch"
+    fraction = options.crop_fraction or 1.0
+    return place(picture, size, resize, region, fraction)
 
 
 def read_whole(
@@ -202,11 +208,7 @@ def _opened(
             yield _open_frame(body, hints, max_pixels, size)
             return
         with _open(body, max_pixels) as image:
-            orientation = image.getexif().get(_ORIENTATION, 1)
-            upright_size = image.size
-            if orientation in strips.SIDEWAYS:
-                upright_size = image.size[::-1]
-            yield _OpenedPicture(image, upright_size, orientation)
+            yield _with_orientation(image)
     except ApiError:
         raise
     except Exception as error:
@@ -226,6 +228,14 @@ def _open_frame(
     image = read_frame(body, hints, halved=halved)
     orientation = ORIENTATIONS[hints.values.get("rotation", 0)]
     return _OpenedPicture(image, (width, height), orientation)
+
+
+def _with_orientation(image: Image) -> _OpenedPicture:
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    upright_size = image.size
+    if orientation in strips.SIDEWAYS:
+        upright_size = image.size[::-1]
+    return _OpenedPicture(image, upright_size, orientation)
 
 
 def _open(body: memoryview, max_pixels: int) -> Image:
@@ -351,6 +361,15 @@ def _check_avif(body: memoryview, max_pixels: int) -> int:
     return total
 
 
+def _needed_size(placement: Placement) -> tuple[int, int]:
+    """Return the smallest size of the whole upright picture that loses nothing."""
+    area = placement.source
+    target = placement.target
+    width = int(placement.picture[0] * target.width / area.width)
+    height = int(placement.picture[1] * target.height / area.height)
+    return max(1, width), max(1, height)
+
+
 def _decode(
     source: _OpenedPicture, mode: str, placement: Placement, max_pixels: int
 ) -> Image:
@@ -361,10 +380,7 @@ def _decode(
     image = source.image
     limit = min(EXACT_PIXELS, max_pixels)
     if image.format in SCALABLE and image.width * image.height > limit:
-        area = placement.source
-        target = placement.target
-        width = max(1, int(placement.picture[0] * target.width / area.width))
-        height = max(1, int(placement.picture[1] * target.height / area.height))
+        width, height = _needed_size(placement)
         size = (width, height)
         if source.orientation in strips.SIDEWAYS:
             size = (height, width)
@@ -462,18 +478,21 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
         return None
     try:
         left, top, width, height = (float(part) for part in text.split(","))
-        right, bottom = min(left + width, picture[0]), min(top + height, picture[1])
+        right = min(left + width, picture[0])
+        bottom = min(top + height, picture[1])
     except ValueError:
         raise invalid_parameter(
             "parameter region must be x,y,width,height in pixels, such as 10,20,100,80"
         ) from None
     left = max(left, 0.0)
     top = max(top, 0.0)
-    if not (right - left >= 1 and bottom - top >= 1):  # also true for NaN
+    width = right - left
+    height = bottom - top
+    if not (width >= 1 and height >= 1):  # also true for NaN
         raise invalid_parameter(
             f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels"
         )
-    return Area(left, top, right - left, bottom - top)
+    return Area(left, top, width, height)
 
 
 def _resize(

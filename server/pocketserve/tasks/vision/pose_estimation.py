@@ -25,7 +25,7 @@ from pocketserve.tasks.vision.picture_input import (
     takes_picture,
 )
 from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions, is_ultralytics
-from pocketserve.tasks.vision.yolo.rows import RowReader, rows_output
+from pocketserve.tasks.vision.yolo.rows import Detections, RowReader, rows_output
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -155,17 +155,19 @@ def _is_yolo(facts: ModelFacts) -> bool:
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
     shapes = [spec.shape for spec in outputs]
     if len(shapes) == 1:
-        shape = shapes[0]
-        if len(shape) == 4 and shape[-1] == 3:
-            return "movenet"
-        if len(shape) == 3 and shape[-1] == 56:
-            return "movenet-multipose"
-        if len(shape) in (3, 4):
-            return None
+        return _format_of_single(shapes[0])
     maps = [shape for shape in shapes if len(shape) == 4]
     for heat, offset in itertools.product(maps, maps):
         if offset[3] == 2 * heat[3] > 0 and heat[1:3] == offset[1:3]:
             return "posenet"
+    return None
+
+
+def _format_of_single(shape: Sequence[int]) -> str | None:
+    if len(shape) == 4 and shape[-1] == 3:
+        return "movenet"
+    if len(shape) == 3 and shape[-1] == 56:
+        return "movenet-multipose"
     return None
 
 
@@ -211,17 +213,15 @@ class PoseEstimation(PictureTask):
             labels = Labels(options.keypoints or _keypoint_names(facts))
         super().__init__(picture_input(facts, NAME, FORMATS[name]), labels)
         self._format = name
-        self._outputs = (
-            _posenet_outputs(options, facts.outputs)
-            if name == "posenet"
-            else facts.outputs[:1]
-        )
+        self._outputs = facts.outputs[:1]
+        if name == "posenet":
+            self._outputs = _posenet_outputs(options, facts.outputs)
         if name == YOLO:
-            self._outputs = (rows_output(facts.outputs, "pose.format", None),)
+            rows = rows_output(facts.outputs, "pose.format", None)
+            self._outputs = (rows,)
             self._shape = _keypoint_shape(facts, options)
-            self._reader = RowReader(
-                self._outputs[0], self._shape[0] * self._shape[1], len(self._classes)
-            )
+            extras = self._shape[0] * self._shape[1]
+            self._reader = RowReader(rows, extras, len(self._classes))
 
     def structure(self) -> dict[str, Any]:
         """Return the points' names, by default the 17 of COCO."""
@@ -306,12 +306,10 @@ class PoseEstimation(PictureTask):
         else:
             least = min(PERSON_THRESHOLD, float(person.scores.max()))
             ends = points[person.scores >= least]
-        corners = np.concatenate([ends.min(axis=0), ends.max(axis=0)])
-        corners = np.clip(corners, 0, [*placement.picture] * 2)
         return {
             "label": label_of(self._classes, person.class_number),
             "score": person.score,
-            "box": box_entry(corners),
+            "box": _box_around(ends, placement),
             "keypoints": self._keypoints(points, person.scores, language),
         }
 
@@ -352,50 +350,58 @@ class PoseEstimation(PictureTask):
             raise ApiError(
                 ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}"
             ) from None
-        boxes = to_corners(rows.boxes, "boundaries" if rows.suppressed else "center")
+        box_type = "center"
+        default_iou: float | None = YOLO_IOU
+        if rows.suppressed:
+            box_type = "boundaries"
+            default_iou = None
+        boxes = to_corners(rows.boxes, box_type)
         best = np.arange(len(boxes))
-        iou = options.values.get("iou", None if rows.suppressed else YOLO_IOU)
+        iou = options.values.get("iou", default_iou)
         if iou is not None:
             best = suppress(boxes, rows.classes, iou, YOLO_MAX)
+        return [self._body(rows, boxes, int(position)) for position in best]
+
+    def _body(self, rows: Detections, boxes: Array, position: int) -> Person:
+        """Return the body in a row, in shares of the model's picture."""
         size = np.array(self._picture.size)
-        people = []
-        for position in best:
-            score = float(rows.scores[position])
-            points = rows.extras[position].reshape(self._shape)
-            scores = (
-                points[:, 2] if self._shape[1] == 3 else np.full(len(points), score)
-            )
-            ratios = points[:, :2] * rows.scale / size
-            box = boxes[position].reshape(2, 2) / size
-            people.append(
-                Person(ratios, scores, score, box, int(rows.classes[position]))
-            )
-        return people
+        score = float(rows.scores[position])
+        points = rows.extras[position].reshape(self._shape)
+        scores = np.full(len(points), score)
+        if self._shape[1] == 3:
+            scores = points[:, 2]
+        ratios = points[:, :2] * rows.scale / size
+        box = boxes[position].reshape(2, 2) / size
+        return Person(ratios, scores, score, box, int(rows.classes[position]))
 
     def _people(self, outputs: Arrays) -> list[Person]:
         arrays = [real_values(outputs[spec.name], spec) for spec in self._outputs]
         try:
-            if self._format == "posenet":
-                people = [_posenet(arrays[0][0], arrays[1][0], self._picture.size)]
-            elif self._format == "movenet-multipose":
-                people = [
-                    _person(row[:51].reshape(17, 3), float(row[55]))
-                    for row in arrays[0][0]
-                ]
-            else:
-                rows = arrays[0].reshape(-1, 3)
-                people = [_person(rows, float(rows[:, 2].astype(np.float64).mean()))]
+            people = self._read(arrays)
         except (ValueError, IndexError) as error:
             raise ApiError(
                 ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}"
             ) from None
-        return [
-            person
-            for person in people
-            if len(person.scores)
-            and np.isfinite(person.points).all()
-            and np.isfinite(person.scores).all()
-        ]
+        usable = []
+        for person in people:
+            is_finite = (
+                np.isfinite(person.points).all() and np.isfinite(person.scores).all()
+            )
+            if len(person.scores) and is_finite:
+                usable.append(person)
+        return usable
+
+    def _read(self, arrays: Sequence[Array]) -> list[Person]:
+        if self._format == "posenet":
+            return [_posenet(arrays[0][0], arrays[1][0], self._picture.size)]
+        if self._format == "movenet-multipose":
+            people = []
+            for row in arrays[0][0]:
+                people.append(_person(row[:51].reshape(17, 3), float(row[55])))
+            return people
+        rows = arrays[0].reshape(-1, 3)
+        score = float(rows[:, 2].astype(np.float64).mean())
+        return [_person(rows, score)]
 
 
 def _keypoint_shape(facts: ModelFacts, options: PoseOptions) -> tuple[int, int]:
@@ -429,6 +435,12 @@ def _person(rows: Array, score: float) -> Person:
     return Person(values[:, 1::-1], values[:, 2], score)
 
 
+def _box_around(points: Array, placement: Placement) -> dict[str, float]:
+    """Return the box around points, within the picture."""
+    corners = np.concatenate([points.min(axis=0), points.max(axis=0)])
+    return box_entry(np.clip(corners, 0, [*placement.picture] * 2))
+
+
 def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
     """Return each point's hottest cell, moved by the cell's offset in pixels.
 
@@ -445,8 +457,10 @@ def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
     y, x = np.unravel_index(best, (rows, columns))
     moves = offsets.reshape(-1, 2 * count)[best]
     width, height = size
-    down = y * (height - 1) / max(1, rows - 1) + moves[numbers, numbers]
-    right = x * (width - 1) / max(1, columns - 1) + moves[numbers, numbers + count]
+    cell_y = y * (height - 1) / max(1, rows - 1)
+    cell_x = x * (width - 1) / max(1, columns - 1)
+    down = cell_y + moves[numbers, numbers]
+    right = cell_x + moves[numbers, numbers + count]
     points = np.stack([right / width, down / height], axis=1)
     return Person(points, scores, float(scores.mean()))
 

@@ -130,6 +130,9 @@ def _tflite(facts: ModelFacts) -> ImageOptions:
     return options
 
 
+_PIXEL_FORMATS = {"Bgr8": "bgr", "Rgb8": "rgb", "Gray8": "grayscale"}
+
+
 def _onnx(facts: ModelFacts) -> ImageOptions:
     """Read the metadata of Ultralytics' exports and Azure's Custom Vision.
 
@@ -153,12 +156,9 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
         )
     elif is_yolov5(facts):
         options = _yolov5(facts)
-    mean, std = _PIXEL_RANGES.get(
-        properties.get("Image.NominalPixelRange", ""), (options.mean, options.std)
-    )
-    colour = {"Bgr8": "bgr", "Rgb8": "rgb", "Gray8": "grayscale"}.get(
-        properties.get("Image.BitmapPixelFormat", "")
-    )
+    pixel_range = properties.get("Image.NominalPixelRange", "")
+    mean, std = _PIXEL_RANGES.get(pixel_range, (options.mean, options.std))
+    colour = _PIXEL_FORMATS.get(properties.get("Image.BitmapPixelFormat", ""))
     return options._replace(mean=mean, std=std, color=colour)
 
 
@@ -282,8 +282,11 @@ def _normalization(
         # EfficientNet divides by std once more.
         pairs = _pairs(std, _numbers(config, "image_std"))
         std = tuple(value * again for value, again in pairs)
-    scaled_mean = tuple(value * scale for value in mean)
-    return scaled_mean, tuple(value * scale for value in std)
+    return _scaled(mean, scale), _scaled(std, scale)
+
+
+def _scaled(values: tuple[float, ...], scale: float) -> tuple[float, ...]:
+    return tuple(value * scale for value in values)
 
 
 def _rescale_factor(config: Mapping[str, Any]) -> float:
@@ -477,18 +480,13 @@ def _timm(facts: ModelFacts) -> ImageOptions:
     config = timm_settings(file)
     if not config:
         return ImageOptions()
-    mean = _numbers(config, "mean")
-    std = _numbers(config, "std")
-    interpolation = config.get("interpolation")
     options = ImageOptions(
-        mean=tuple(value * 255 for value in mean),
-        std=tuple(value * 255 for value in std),
-        resample="bilinear" if interpolation == "random" else None,
+        mean=_scaled(_numbers(config, "mean"), 255),
+        std=_scaled(_numbers(config, "std"), 255),
+        resample=_timm_resampling(config.get("interpolation")),
         resize="crop",
         crop_fraction=_crop_percentage(config),
     )
-    if interpolation in RESAMPLE.values():
-        options = options._replace(resample=interpolation)
     shape = config.get("input_size")
     size = None
     if isinstance(shape, list) and len(shape) == 3:
@@ -496,6 +494,15 @@ def _timm(facts: ModelFacts) -> ImageOptions:
     if size is None:
         return options
     return _timm_sized(options, config.get("crop_mode"), size)
+
+
+def _timm_resampling(interpolation: Any) -> str | None:
+    if interpolation == "random":
+        return "bilinear"
+    if interpolation in RESAMPLE.values():
+        name: str = interpolation
+        return name
+    return None
 
 
 def _timm_sized(
