@@ -20,16 +20,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
 
 import gguf_files
 from conftest import MODELS
+from folder_files import CONFIG, write_safetensors
 from pocketserve.cli import main
 from pocketserve.cli.fetch import bounded_session, open_address
 from pocketserve.cli.folder import download, models_folder, sources
 from pocketserve.cli.folder import hub as hub_module
+from pocketserve.cli.folder.hub_language import INDEX, choose_gguf
 from pocketserve_client.bounded import ExchangeLimits
 from pocketserve_client.errors import ServerUnreachableError
 from stand_in_hub import COMMIT, StandIn, stand_in
@@ -855,19 +858,88 @@ def test_the_largest_gguf_file_that_fits_is_taken(
     assert "hf:org/chat/m-Q2_K.gguf" in err
 
 
-def test_the_files_of_a_hugging_face_folder_are_chosen() -> None:
-    names = [
-        "README.md",
-        "config.json",
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
-        "model.safetensors.index.json",
-        "modeling_own.py",
-        "pytorch_model.bin",
-        "tokenizer.json",
-    ]
-    files = dict.fromkeys(names, hub_module.HubFile(1))
-    repo = hub_module.HubRepo("org/repo", COMMIT, files)
-    assert hub_module.choose_file(repo, "") == "config.json"
-    chosen = hub_module._files_of(repo, "config.json")
-    assert sorted(chosen) == sorted({*names} - {names[0], *names[5:7]})
+@pytest.mark.parametrize(
+    ("names", "choice"),
+    [
+        (["chat-Q4_K_M.gguf", "Chat-IQ3_XXS.gguf", "chat.bf16.gguf"], True),
+        (["Q8_0/m-Q8_0.gguf", "m-UD-Q4_K_XL.gguf", "m.i1-Q6_K.gguf"], True),
+        (["m-q8_0-00001-of-00002.gguf", "m-q4_0.gguf", "mmproj-x-f16.gguf"], True),
+        (["chat-Q4_K_M.gguf", "base-Q8_0.gguf"], False),
+        (["m-0.5b-q4_0.gguf", "m-1.5b-q4_0.gguf"], False),
+        (["7B/ggml-model-q4_0.gguf", "13B/ggml-model-q4_0.gguf"], False),
+        (["m-q4_k_m.gguf", "m-v2-q4_k_m.gguf"], False),
+    ],
+)
+def test_gguf_files_of_several_models_are_offered(
+    names: list[str], choice: bool
+) -> None:
+    result = choose_gguf(dict.fromkeys(names, 1), 2**40)
+    assert result is not None
+    assert (result.file in names) == choice
+    assert choice or "of 2 models" in result.reason
+
+
+def folder_in_hub(tmp_path: Path) -> dict[str, bytes]:
+    """Return a small language model whose weights' parts have names of their own."""
+    places = {}
+    for name in ("one", "two"):
+        file = f"part-{name}.safetensors"
+        write_safetensors(tmp_path / file, {name: np.zeros((20, 20), np.float32)})
+        places[name] = file
+    files = {name: (tmp_path / name).read_bytes() for name in places.values()}
+    files[INDEX] = json.dumps({"weight_map": places}).encode()
+    files["config.json"] = json.dumps(CONFIG).encode()
+    files["tokenizer.json"] = b"{}"
+    return files
+
+
+def test_the_index_names_the_weights_of_a_hugging_face_folder(
+    add: Add, folder: Path, hub: StandIn, hub_client: str, tmp_path: Path
+) -> None:
+    files = folder_in_hub(tmp_path)
+    hub.repos["org/tiny"] = {
+        **files,
+        "consolidated.safetensors": bytes(2000),
+        "pytorch_model.bin": b"x",
+        "modeling_own.py": b"raise SystemExit",
+    }
+    code, _, err = add("hf:org/tiny")
+    assert code == 0, err
+    assert contents(folder / "tiny") == sorted([*files, "model.toml"])
+
+
+@pytest.mark.parametrize(
+    ("config", "index", "sentence"),
+    [
+        ({"architectures": ["BertForMaskedLM"]}, {}, "names BertForMaskedLM, which is"),
+        ({"architectures": 7, "model_type": []}, {}, "names unknown, which is not"),
+        ({"quantization_config": {"quant_method": "awq"}}, {}, "quantised (awq) for"),
+        ({"num_hidden_layers": -1}, {}, "num_hidden_layers must be from 1"),
+        (
+            {},
+            {"a": "../x.safetensors"},
+            "names '../x.safetensors', which is no weights",
+        ),
+        ({}, {"a": "none.safetensors"}, "has no none.safetensors"),
+    ],
+)
+def test_unserved_hugging_face_folders_are_refused_before_their_weights_arrive(
+    add: Add,
+    folder: Path,
+    hub: StandIn,
+    tmp_path: Path,
+    config: dict[str, Any],
+    index: dict[str, str],
+    sentence: str,
+) -> None:
+    files = folder_in_hub(tmp_path)
+    content = json.loads(files["config.json"]) | config
+    files["config.json"] = json.dumps(content).encode()
+    if index:
+        files[INDEX] = json.dumps({"weight_map": index}).encode()
+    hub.repos["org/tiny"] = files
+    code, out, err = add("hf:org/tiny")
+    assert (code, out) == (1, "")
+    assert sentence in err
+    assert not any(path.endswith(".safetensors") for path in hub.paths())
+    assert contents(folder) == []

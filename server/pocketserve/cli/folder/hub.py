@@ -25,7 +25,13 @@ from pocketserve.cli.folder.download import (
     check_address,
     download,
 )
-from pocketserve.cli.folder.hub_language import CONFIG, choose_gguf, folder_files
+from pocketserve.cli.folder.hub_language import (
+    CONFIG,
+    INDEX,
+    choose_gguf,
+    folder_files,
+    folder_weights,
+)
 from pocketserve.cli.folder.models_folder import Stage, check_room
 from pocketserve.cli.folder.sources import (
     AddRequest,
@@ -237,6 +243,9 @@ def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedMo
     repo = hub.list_files(parts["repo"], parts["revision"] or "main", stage)
     model = choose_file(repo, parts["path"] or "")
     files = _files_of(repo, model)
+    if PurePosixPath(model).name == CONFIG:
+        files += _weights_of(hub, repo, model, stage)
+        files = list(dict.fromkeys(files))
     check_room(request.folder, sum(repo.files[file].size for file in files))
     _fetch_all(hub, repo, files, model, stage, home)
     provenance = {
@@ -260,16 +269,41 @@ def _files_of(repo: HubRepo, model: str) -> list[str]:
     return list(dict.fromkeys(files))
 
 
+def _weights_of(hub: Hub, repo: HubRepo, config: str, stage: Stage) -> list[str]:
+    """Return the weights of a folder that can be served.
+
+    Raises:
+        CommandError: it can't be served; none of its weights has been fetched.
+    """
+    names = list(repo.files)
+    deciding = []
+    for file in folder_files(names, config):
+        if PurePosixPath(file).name not in (CONFIG, INDEX):
+            continue
+        if repo.files[file].size > MAX_SIDE_BYTES:
+            raise CommandError(
+                f"{file} of {repo.name} has more than {human_bytes(MAX_SIDE_BYTES)}"
+            )
+        deciding.append(file)
+    return folder_weights(names, config, _fetch_files(hub, repo, deciding, stage))
+
+
+def _fetch_files(
+    hub: Hub, repo: HubRepo, files: Sequence[str], stage: Stage
+) -> dict[str, Path]:
+    """Fetch files into the stage; keep what there is of them for the next try."""
+    try:
+        return {file: hub.fetch(repo, file, stage) for file in files}
+    except (DownloadCut, KeyboardInterrupt):
+        stage.keep_parts()
+        raise
+
+
 def _fetch_all(
     hub: Hub, repo: HubRepo, files: list[str], model: str, stage: Stage, home: Path
 ) -> None:
     """Fetch a model's files, then move them into its folder."""
-    try:
-        paths = {file: hub.fetch(repo, file, stage) for file in files}
-    except (DownloadCut, KeyboardInterrupt):
-        stage.keep_parts()
-        raise
-    for file, path in paths.items():
+    for file, path in _fetch_files(hub, repo, files, stage).items():
         target = home / _target_of(file, model, repo)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, target)

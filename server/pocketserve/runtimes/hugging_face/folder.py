@@ -110,9 +110,16 @@ def other_files(path: Path) -> list[str]:
     """Return the names of the files beside ``config.json`` that a load reads.
 
     Raises:
-        ModelLoadError: there are no weights that may be opened.
+        ModelLoadError: it is of a kind that isn't served, or there are no weights that
+            may be opened.
     """
     folder = path.parent
+    try:
+        config = _read_json(path)
+        _refuse_quantised(config)
+        _read_numbers(config)
+    except DamagedFileError as error:
+        raise ModelLoadError(str(error)) from error
     names = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not any(name in VOCABULARIES for name in names):
         raise ModelLoadError(
@@ -149,12 +156,7 @@ def read_folder(path: Path) -> FolderHeader:
     config = _read_json(path)
     if not _is_causal(config):
         raise DamagedFileError("config.json names no causal language model")
-    if isinstance(config.get("quantization_config"), dict):
-        method = config["quantization_config"].get("quant_method", "unknown")
-        raise ModelLoadError(
-            f"its weights are quantised ({method!s:.40}) for other hardware; add the"
-            " model's GGUF file, or the folder without quantisation"
-        )
+    _refuse_quantised(config)
     weights = _read_weights(path.parent)
     dtype, value_bytes = _DTYPES[weights.kind]
     numbers = _read_numbers(config)
@@ -178,6 +180,28 @@ def read_folder(path: Path) -> FolderHeader:
         dtype=dtype,
         value_bytes=value_bytes,
     )
+
+
+def read_architecture(path: Path) -> tuple[str, str]:
+    """Return a configuration's ``model_type`` and class; "unknown" if it has none."""
+    try:
+        config = _read_json(path)
+    except DamagedFileError:
+        return "unknown", "unknown"
+    kind = config.get("model_type")
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else kind
+    shown = [value if isinstance(value, str) else "unknown" for value in (kind, name)]
+    return shown[0][:MAX_TEXT], shown[1][:MAX_TEXT]
+
+
+def _refuse_quantised(config: Mapping[str, Any]) -> None:
+    if isinstance(config.get("quantization_config"), dict):
+        method = config["quantization_config"].get("quant_method", "unknown")
+        raise ModelLoadError(
+            f"its weights are quantised ({method!s:.40}) for other hardware; add the"
+            " model's GGUF file, or the folder without quantisation"
+        )
 
 
 def _is_causal(config: Mapping[str, Any]) -> bool:

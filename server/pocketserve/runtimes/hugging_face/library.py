@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from typing import Final
 
-from pocketserve.runtimes.base import RuntimeMissingError
+from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "safetensors")
 INSTALL: Final = (
@@ -34,3 +34,21 @@ def check_library() -> None:
     missing = missing_library()
     if missing is not None:
         raise RuntimeMissingError(missing)
+
+
+def check_architecture(kind: str) -> None:
+    """Raise ModelLoadError if the installed library can't run an architecture.
+
+    Args:
+        kind: the ``model_type`` of ``config.json``.
+    """
+    if missing_library() is not None:
+        return  # the load says how to install it
+    import transformers
+
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ModelLoadError(
+            f"its architecture ({kind:.40}) is unknown to transformers"
+            f" {transformers.__version__}, and its own code is not run; add the model's"
+            " GGUF file instead"
+        )
