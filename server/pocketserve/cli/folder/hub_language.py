@@ -125,7 +125,8 @@ def folder_files(names: Sequence[str], config: str) -> list[str]:
         The configuration, the index of its weights, and the tokenizer's files. Nothing
         if the folder has no configuration or no weights in safetensors.
     """
-    from pocketserve.runtimes.hugging_face.folder import TOKENIZER_FILES, WEIGHTS
+    from pocketserve.runtimes.hugging_face.folder import TOKENIZER_FILES
+    from pocketserve.runtimes.hugging_face.weights import WEIGHTS
 
     inside = set(_names_beside(names, config))
     if config not in names or not inside & {WEIGHTS, INDEX}:

@@ -1,4 +1,4 @@
-"""Language models as folders of the Hugging Face hub, run in a process of their own."""
+"""Folders of the Hugging Face hub, each run by transformers in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMATS = (
         frameworks=(
             Requirement(
                 "transformers",
-                "Hugging Face folders of language models",
+                "Hugging Face folders",
                 "transformers",
             ),
         ),
@@ -25,5 +25,19 @@ FORMATS = (
         other_files=late(f"{__name__}.folder.other_files"),
         properties=late(f"{__name__}.folder.read_folder_facts"),
         memory=late(f"{__name__}.session.folder_bytes"),
+    ),
+    ModelFormat(
+        "auto-model",
+        "pocketserve.runtimes.hugging_face.task_session",
+        file_starts=("config.json",),
+        claims=late(f"{__name__}.task_folder.is_task_model"),
+        by_name=True,
+        missing=late(f"{__name__}.library.missing_library"),
+        own_threads=True,
+        last_choice=True,
+        confines_itself=True,
+        other_files=late(f"{__name__}.task_folder.other_files"),
+        properties=late(f"{__name__}.task_folder.read_task_facts"),
+        memory=late(f"{__name__}.task_session.task_folder_bytes"),
     ),
 )

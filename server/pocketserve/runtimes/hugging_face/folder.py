@@ -25,12 +25,16 @@ from pocketserve.formats.gguf import (
     GgufHeader,
 )
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve_wire import ApiError, strict_json
-from pocketserve_wire.files.plain_file import read_plain
+from pocketserve.runtimes.hugging_face.weights import (
+    DTYPES,
+    is_weight_file,
+    read_bytes,
+    read_json,
+    read_weights,
+    weight_files,
+)
 
 CONFIG: Final = "config.json"
-WEIGHTS: Final = "model.safetensors"
-INDEX: Final = "model.safetensors.index.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 TEMPLATE: Final = "chat_template.jinja"
 TOKENIZER_FILES: Final = (
@@ -49,26 +53,9 @@ TOKENIZER_FILES: Final = (
 """Files beside the weights that the library may read."""
 
 VOCABULARIES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json")
-MAX_JSON_BYTES: Final = 4 << 20
-MAX_SHARDS: Final = 1024
 MAX_VOCABULARY: Final = 1 << 22
 
 _CAUSAL: Final = re.compile(r"\w{1,80}ForCausalLM|GPT2LMHeadModel")
-_PICKLED: Final = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
-_SHARD: Final = re.compile(r"[\w.-]{1,120}\.safetensors")
-_DTYPES: Final[Mapping[str, tuple[str, int]]] = {
-    "F64": ("float32", 4),
-    "F32": ("float32", 4),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-}
-"""The library's name for a type of weights, and the bytes of a value in memory."""
-
-PICKLED: Final = (
-    "its weights are pickles (pytorch_model.bin), which are code and are never opened:"
-    " load the model on a desktop with transformers, save it with"
-    " model.save_pretrained(FOLDER), and add that folder, or its GGUF file"
-)
 
 
 @dataclass(frozen=True)
@@ -97,13 +84,13 @@ def is_language_model(path: Path) -> bool:
     if path.name != CONFIG:
         return False
     try:
-        config = _read_json(path)
+        config = read_json(path)
         names = os.listdir(path.parent)
     except (DamagedFileError, OSError):
         return False
     if not _is_causal(config):
         return False
-    return any(name in (WEIGHTS, INDEX) or _PICKLED.fullmatch(name) for name in names)
+    return any(is_weight_file(name) for name in names)
 
 
 def other_files(path: Path) -> list[str]:
@@ -115,7 +102,7 @@ def other_files(path: Path) -> list[str]:
     """
     folder = path.parent
     try:
-        config = _read_json(path)
+        config = read_json(path)
         _refuse_quantised(config)
         _read_numbers(config)
     except DamagedFileError as error:
@@ -126,7 +113,7 @@ def other_files(path: Path) -> list[str]:
             f"{folder.name} has no tokenizer ({', '.join(VOCABULARIES)}); download the"
             " whole repository"
         )
-    return [*names, *_weight_files(folder)]
+    return [*names, *weight_files(folder)]
 
 
 def read_folder_facts(path: Path) -> Mapping[str, str]:
@@ -153,12 +140,12 @@ def read_folder(path: Path) -> FolderHeader:
         DamagedFileError: a file is damaged or has impossible numbers.
         ModelLoadError: a file is missing, or of a kind that isn't served.
     """
-    config = _read_json(path)
+    config = read_json(path)
     if not _is_causal(config):
         raise DamagedFileError("config.json names no causal language model")
     _refuse_quantised(config)
-    weights = _read_weights(path.parent)
-    dtype, value_bytes = _DTYPES[weights.kind]
+    weights = read_weights(path.parent)
+    dtype, value_bytes = DTYPES[weights.kind]
     numbers = _read_numbers(config)
     return FolderHeader(
         architecture=str(config["architectures"][0])[:MAX_TEXT],
@@ -185,7 +172,7 @@ def read_folder(path: Path) -> FolderHeader:
 def read_architecture(path: Path) -> tuple[str, str]:
     """Return a configuration's ``model_type`` and class; "unknown" if it has none."""
     try:
-        config = _read_json(path)
+        config = read_json(path)
     except DamagedFileError:
         return "unknown", "unknown"
     kind = config.get("model_type")
@@ -264,90 +251,16 @@ def _integer(
     return default
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """The weights of all files.
-
-    Attributes:
-        kind: the type of most of them, as safetensors names it.
-    """
-
-    parameters: int
-    kind: str
-
-
-def _read_weights(folder: Path) -> _Weights:
-    from pocketserve.runtimes.torch.safetensors import read_safetensors
-
-    counts: dict[str, int] = {}
-    for name in _weight_files(folder):
-        if not name.endswith(".safetensors"):
-            continue
-        try:
-            tensors = read_safetensors(folder / name)
-        except OSError as error:
-            raise ModelLoadError(f"{name} cannot be read: {error.strerror}") from error
-        for kind, array in tensors.values():
-            counts[kind] = counts.get(kind, 0) + array.size
-    usable = {kind: count for kind, count in counts.items() if kind in _DTYPES}
-    if not usable:
-        raise ModelLoadError(
-            "its weights are of no kind that is served (float, bfloat)"
-        )
-    return _Weights(sum(counts.values()), max(usable, key=lambda kind: usable[kind]))
-
-
-def _weight_files(folder: Path) -> list[str]:
-    """Return the weights' names, with the index of several files.
-
-    Raises:
-        ModelLoadError: there are none, a part is missing, or they are pickles.
-    """
-    if (folder / WEIGHTS).is_file():
-        return [WEIGHTS]
-    if not (folder / INDEX).is_file():
-        if any(_PICKLED.fullmatch(name) for name in os.listdir(folder)):
-            raise ModelLoadError(f"{folder.name} can't be served: {PICKLED}")
-        raise ModelLoadError(f"{folder.name} has no {WEIGHTS}; download it")
-    shards = _shards(folder / INDEX)
-    for shard in shards:
-        if not (folder / shard).is_file():
-            raise ModelLoadError(
-                f"{folder.name} has no {shard}, which {INDEX} names; download it"
-            )
-    return [INDEX, *shards]
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        content = _read_json(index)
-    except DamagedFileError as error:
-        raise ModelLoadError(str(error)) from error
-    places = content.get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise ModelLoadError(f"{INDEX} has no weight_map; download it again")
-    shards: list[str] = []
-    for name in dict.fromkeys(map(str, places.values())):
-        if not _SHARD.fullmatch(name):
-            raise ModelLoadError(
-                f"{INDEX} names {name!r:.80}, which is no weights file"
-            )
-        shards.append(name)
-    if len(shards) > MAX_SHARDS:
-        raise ModelLoadError(f"{INDEX} names {len(shards)} files, over {MAX_SHARDS}")
-    return sorted(shards)
-
-
 def _read_template(folder: Path) -> str:
     """Return the chat template; empty where there is none."""
     path = folder / TEMPLATE
     if path.is_file():
-        template = _read_bytes(path, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
+        template = read_bytes(path, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
         return template
     path = folder / TOKENIZER_CONFIG
     if not path.is_file():
         return ""
-    value = _read_json(path).get("chat_template")
+    value = read_json(path).get("chat_template")
     if isinstance(value, list):
         value = _default_template(value)
     if not isinstance(value, str):
@@ -365,19 +278,3 @@ def _default_template(templates: list[Any]) -> Any:
         if isinstance(entry, dict) and entry.get("name") == "default":
             return entry.get("template")
     return None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return strict_json.loads_object(_read_bytes(path, MAX_JSON_BYTES))
-    except ApiError as error:
-        raise DamagedFileError(f"{path.name} is no JSON object: {error}") from error
-
-
-def _read_bytes(path: Path, limit: int) -> bytes:
-    try:
-        return read_plain(path, limit)
-    except OSError as error:
-        raise DamagedFileError(
-            f"{path.name} cannot be read: {error.strerror}"
-        ) from error

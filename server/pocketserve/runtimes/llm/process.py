@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import http.client
 import json
 import math
@@ -11,10 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +20,7 @@ from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
-from pocketserve.runtimes.base import TRIAL_VARIABLE, RuntimeMissingError
+from pocketserve.runtimes.base import RuntimeMissingError
 from pocketserve.runtimes.llm.client import (
     EngineConnection,
     EngineLostError,
@@ -31,7 +28,7 @@ from pocketserve.runtimes.llm.client import (
 )
 from pocketserve.runtimes.llm.flags import flags_of, program_arguments
 from pocketserve.runtimes.llm.settings import EngineSettings
-from pocketserve.state.folder_lock import WorkFolder, sweep_shared
+from pocketserve.runtimes.llm.start import make_work_folder, start_engine
 
 SOCKET_NAME: Final = "e.sock"
 LOAD_TIMEOUT_S: Final = 120.0
@@ -44,9 +41,6 @@ SPARE_BYTES: Final = 512 * 2**20
 """Memory that an engine may take beyond its model and context."""
 
 LOG_BYTES: Final = 4096
-FOLDER_PREFIX: Final = "pocketserve-llm-"
-DROPPED: Final = ("LLAMA_", "POCKETSERVE_TOKEN", "HF_TOKEN", "PYTHONSTARTUP")
-"""Starts of variables that an engine must not see: each of its flags has one."""
 
 
 class EngineEndedError(RuntimeError):
@@ -74,10 +68,9 @@ class EngineProcess:
     """
 
     def __init__(self, settings: EngineSettings, memory_bytes: int) -> None:
-        _sweep()
         self._is_ready = False
         self._load_ends = time.monotonic() + LOAD_TIMEOUT_S
-        self._work = WorkFolder(Path(tempfile.gettempdir()), FOLDER_PREFIX)
+        self._work = make_work_folder()
         self._log = ChildLog()
         self._settings = settings
         try:
@@ -147,17 +140,8 @@ class EngineProcess:
         return fault
 
     def _start(self, memory_bytes: int) -> Child:
-        start = _starter.submit(
-            Child,
-            self._command(memory_bytes),
-            Streams(stdin=subprocess.PIPE, stderr=self._log.file),
-            environment=_environment(),
-            folder=self._work.path,
-            # A trial ends with all processes of its session; elsewhere Ctrl-C in the
-            # terminal must not end an answer in progress.
-            own_session=TRIAL_VARIABLE not in os.environ,
-        )
-        return start.result()
+        streams = Streams(stdin=subprocess.PIPE, stderr=self._log.file)
+        return start_engine(self._command(memory_bytes), streams, self._work.path)
 
     def _command(self, memory_bytes: int) -> list[str]:
         settings = self._settings
@@ -227,28 +211,3 @@ class EngineProcess:
     def _remove(self) -> None:
         self._log.close()
         self._work.remove()
-
-
-@functools.cache
-def _sweep() -> None:
-    """Remove folders of servers that were killed, with the first engine."""
-    sweep_shared(Path(tempfile.gettempdir()), FOLDER_PREFIX)
-
-
-def _environment() -> dict[str, str]:
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(DROPPED)
-    }
-    # Relative entries of the path would mean something else in the child's folder.
-    path = os.pathsep.join(map(os.path.abspath, sys.path))
-    # On an abort, llama.cpp starts a debugger if there is one, and waits for it.
-    variables = {"PYTHONPATH": path, "GGML_NO_BACKTRACE": "1"}
-    # Libraries of the Hugging Face hub must neither ask it nor write to its cache.
-    return environment | variables | {"HF_HUB_OFFLINE": "1", "HF_HOME": "hub"}
-
-
-_starter = ThreadPoolExecutor(1, "pocketserve-engines")
-"""Its thread lives as long as this process: the system ends a process that is bound to
-its parent when the thread that started it ends."""

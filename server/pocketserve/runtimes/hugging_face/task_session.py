@@ -1,0 +1,168 @@
+"""Sessions of Hugging Face folders that tasks serve: a process that runs transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pocketserve.formats import DamagedFileError
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.hugging_face.library import check_library
+from pocketserve.runtimes.hugging_face.task_folder import read_task_folder
+from pocketserve.runtimes.hugging_face.task_process import (
+    NetworkEndedError,
+    NetworkProcess,
+    NetworkSettings,
+)
+from pocketserve.runtimes.hugging_face.weights import weight_files
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import ApiError, ErrorCode
+
+LIBRARY_BYTES: Final = 384 * 2**20
+"""Memory of the library without a model, and of its first run."""
+
+MEBIBYTE: Final = 2**20
+
+
+class TaskFolderRuntime:
+    """Opens Hugging Face folders for tasks."""
+
+    platform = "transformers"
+    option_keys: frozenset[str] = frozenset()
+
+    def open(self, source: ModelSource) -> TaskFolderSession:
+        name = source.original.parent.name
+        try:
+            folder = read_task_folder(source.path)
+        except (DamagedFileError, ModelLoadError) as error:
+            raise ModelLoadError(f"{name}: {error}") from error
+        check_library()
+        file_bytes = 0
+        for file in weight_files(source.path.parent):
+            file_bytes += (source.path.parent / file).stat().st_size
+        settings = NetworkSettings(
+            source.path.parent,
+            source.threads,
+            LIBRARY_BYTES + folder.weight_bytes,
+            file_bytes,
+        )
+        return TaskFolderSession(settings, name)
+
+
+def task_folder_bytes(path: Path, sections: Mapping[type, Any], budget: int) -> int:
+    """Return the memory that a model will take; 0 where it can't be read.
+
+    Raises:
+        ApiError: MEMORY_BUDGET, it can't fit into the budget.
+    """
+    try:
+        folder = read_task_folder(path)
+    except (DamagedFileError, ModelLoadError):
+        return 0  # the load reports the fault
+    size = LIBRARY_BYTES + folder.weight_bytes
+    if budget and size > budget:
+        weights, library = _mebibytes(folder.weight_bytes), _mebibytes(LIBRARY_BYTES)
+        text = (
+            f"failed to load the model: it needs {_mebibytes(size)} MiB (weights"
+            f" {weights}, library {library}), but the memory budget is"
+            f" {_mebibytes(budget)} MiB; export it to ONNX, take a smaller model, or"
+            " raise --memory-budget"
+        )
+        raise ApiError(ErrorCode.MEMORY_BUDGET, text, retry_after_s=1.0)
+    return size
+
+
+class TaskFolderSession:
+    """A network in a process of its own, which is started again when it dies.
+
+    Args:
+        title: of the model in errors.
+
+    Attributes:
+        memory_bytes: the library and the weights in single precision.
+    """
+
+    signatures: Mapping[str, Signature] = {}
+    device = "cpu"
+    runtime = "transformers"
+
+    def __init__(self, settings: NetworkSettings, title: str) -> None:
+        self.memory_bytes = settings.memory_bytes
+        self._settings = settings
+        self._title = title
+        self._is_closed = False
+        self._process: NetworkProcess | None = None
+        description = self._start().description
+        self.inputs: Sequence[TensorSpec] = _specs(description["inputs"])
+        self.outputs: Sequence[TensorSpec] = _specs(description["outputs"])
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process's number; None where none runs."""
+        process = self._process
+        return process.pid if process is not None and process.runs else None
+
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
+        """Run the network.
+
+        Raises:
+            NetworkEndedError: the process died or hung; the next run starts a new one.
+        """
+        return self._running().run(inputs)
+
+    def try_out(self) -> None:
+        """Run an example that suits the network, for a trial."""
+        if not self._running().try_out():
+            raise ModelLoadError(
+                f"{self._title}: the model's outputs are no numbers; the file is"
+                " probably damaged"
+            )
+
+    def close(self) -> None:
+        """End the process."""
+        self._is_closed = True
+        self._end()
+
+    def _running(self) -> NetworkProcess:
+        if self._is_closed:
+            raise RuntimeError("the session is closed")
+        process = self._process
+        if process is not None and process.runs:
+            return process
+        self._end()
+        return self._start()
+
+    def _start(self) -> NetworkProcess:
+        try:
+            self._process = NetworkProcess(self._settings)
+        except NetworkEndedError as error:
+            if error.by_system:
+                raise
+            raise ModelLoadError(f"{self._title} can't be loaded: {error}") from error
+        except ValueError as error:
+            raise ModelLoadError(f"{self._title} can't be loaded: {error}") from error
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+
+def _specs(entries: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:
+    specs = []
+    for entry in entries:
+        shape = tuple(entry["shape"])
+        datatype = entry.get("dtype", "FP32")
+        specs.append(TensorSpec(entry["name"], datatype, shape, batch="batch"))
+    return specs
+
+
+def _mebibytes(size: int) -> int:
+    return -(-size // MEBIBYTE)
+
+
+RUNTIME = TaskFolderRuntime()
