@@ -95,9 +95,8 @@ def _npy_header(body: memoryview) -> _NpyHeader:
         match = re.fullmatch(_NPY_HEADER, bytes(body[start:end]))
     if version not in (b"\1\0", b"\2\0", b"\3\0") or match is None:
         raise ValueError("its header is damaged, or it is not a plain array")
-    keys = match.groups()[::2]
-    values = match.groups()[1::2]
-    entries = dict(zip(keys, values, strict=True))
+    groups = match.groups()  # keys and values in turns
+    entries = dict(zip(groups[::2], groups[1::2], strict=True))
     dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
     sizes = entries[b"shape"][1:-1].split(b",")
     shape = tuple(int(size) for size in sizes if size.strip())
@@ -119,7 +118,9 @@ def picture_in(array: Array) -> Array | None:
         array = array[0]
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
-    if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)):
+    is_grey = array.ndim == 2
+    is_coloured = array.ndim == 3 and array.shape[2] in (3, 4)
+    if is_grey or is_coloured:
         return array
     return None
 
@@ -181,13 +182,7 @@ def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array
     shape = fit_shape(array.shape, spec)
     are_pixels = picture and array.dtype.kind in "iu" and target.kind == "f"
     if shape is None or are_pixels or not _same_meaning(array.dtype, target, spec):
-        advice = ""
-        if picture:
-            advice = "; send a picture as its file or as UINT8 [height, width, 3]"
-        elif array.dtype == np.uint8:
-            advice = "; send a picture as its file, or convert the array"
-        received = f"{datatype_of(array.dtype)} {list(array.shape)}"
-        raise _misfit(spec, f"{received}{advice}")
+        raise _array_misfit(array, spec, picture=picture)
     with np.errstate(over="ignore"):
         fitted = array.astype(target, copy=False)
     wrapped = target.kind in "iu" and not np.array_equal(fitted, array)
@@ -197,6 +192,16 @@ def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array
             f"input {spec.name!r}: the array holds values that do not fit {spec.datatype}"
         )
     return fitted.reshape(shape)
+
+
+def _array_misfit(array: Array, spec: TensorSpec, *, picture: bool) -> ApiError:
+    advice = ""
+    if picture:
+        advice = "; send a picture as its file or as UINT8 [height, width, 3]"
+    elif array.dtype == np.uint8:
+        advice = "; send a picture as its file, or convert the array"
+    received = f"{datatype_of(array.dtype)} {list(array.shape)}"
+    return _misfit(spec, f"{received}{advice}")
 
 
 def _target_type(dtype: np.dtype[Any], spec: TensorSpec) -> np.dtype[Any]:

@@ -80,12 +80,10 @@ class TokenEncoder(NamedTuple):
         second = self._all_numbers(pair)
         left, right = longest_first(len(first), len(second), room)
         if special.cut_left:
-            first = first[len(first) - left :]
-            second = second[len(second) - right :]
-        else:
-            first = first[:left]
-            second = second[:right]
-        return self.arrays(first, second)
+            return self.arrays(
+                first[len(first) - left :], second[len(second) - right :]
+            )
+        return self.arrays(first[:left], second[:right])
 
     def _cut(self, text: str, room: int) -> list[int]:
         tokens = self.tokenizer.tokens(self._case(text))
@@ -118,9 +116,10 @@ class TokenEncoder(NamedTuple):
             "types": self._filled(types, special.pad_type, filling),
             "positions": list(range(len(ids) + filling)),
         }
-        return {
-            spec.name: _as_input(rows[role], spec) for role, spec in self.specs.items()
-        }
+        arrays = {}
+        for role, spec in self.specs.items():
+            arrays[spec.name] = _as_input(rows[role], spec)
+        return arrays
 
     def _parts(
         self, numbers: Sequence[int], second: Sequence[int] | None
@@ -263,12 +262,16 @@ def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, Tens
     if "ids" not in roles and len(remaining) == 1:
         roles["ids"] = remaining.pop()[1]
     if remaining or "ids" not in roles:
-        inputs = ", ".join(spec.name for spec in facts.inputs)
-        raise ModelLoadError(
-            f"model.toml: task {task}: the roles of the inputs {inputs} are unclear; "
-            "name them as text.ids, text.mask and text.types"
-        )
+        raise _unclear_roles(facts, task)
     return roles
+
+
+def _unclear_roles(facts: ModelFacts, task: str) -> ModelLoadError:
+    inputs = ", ".join(spec.name for spec in facts.inputs)
+    return ModelLoadError(
+        f"model.toml: task {task}: the roles of the inputs {inputs} are unclear; "
+        "name them as text.ids, text.mask and text.types"
+    )
 
 
 def _first_match(

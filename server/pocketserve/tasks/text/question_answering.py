@@ -73,21 +73,8 @@ class QuestionAnswering:
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(TextOptions)
-        by_alias = {
-            name: spec.name
-            for spec in facts.outputs
-            for name in (*spec.aliases, spec.name)
-        }
-        start = (
-            by_alias.get(options.start_output)
-            if options.start_output
-            else _output(facts, "start")
-        )
-        end = (
-            by_alias.get(options.end_output)
-            if options.end_output
-            else _output(facts, "end")
-        )
+        start = _chosen_output(facts, options.start_output, "start")
+        end = _chosen_output(facts, options.end_output, "end")
         if start is None or end is None or start == end:
             names = ", ".join(spec.name for spec in facts.outputs)
             raise ModelLoadError(
@@ -194,18 +181,20 @@ class QuestionAnswering:
         top_k = TOP_K if options.top_k is None else options.top_k
         scores = self._scores(runs, context, top_k)
         if self._options.impossible:
-            # The least score of "no answer" of all windows.
-            scores[0, 0] = min(
-                self._score_of_nothing(run, window, before)
-                for run, window in zip(runs, windows, strict=True)
-            )
+            nothing = []
+            for run, window in zip(runs, windows, strict=True):
+                nothing.append(self._score_of_nothing(run, window, before))
+            scores[0, 0] = min(nothing)
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         threshold = float("-inf") if options.threshold is None else options.threshold
-        return [
-            {"answer": text[start:end], "start": start, "end": end, "score": score}
-            for (start, end), score in best[:top_k]
-            if score >= threshold
-        ]
+        answers: Answer = []
+        for (start, end), score in best[:top_k]:
+            if score >= threshold:
+                content = text[start:end]
+                answers.append(
+                    {"answer": content, "start": start, "end": end, "score": score}
+                )
+        return answers
 
     def _scores(
         self, runs: Runs, context: Any, top_k: int
@@ -233,10 +222,10 @@ class QuestionAnswering:
         count = answer_spans.candidate_count(top_k)
         for run, window in zip(runs, windows, strict=True):
             part = tokens[window.first : window.first + window.size]
-            starts, ends = (
-                row[:-1] for row in self._probabilities(run, window, before)
+            starts, ends = self._probabilities(run, window, before)
+            spans = answer_spans.best_spans(
+                starts[:-1], ends[:-1], count, self._max_answer
             )
-            spans = answer_spans.best_spans(starts, ends, count, self._max_answer)
             for span in spans:
                 answers.add(*answer_spans.with_whole_words(span, part), span.score)
         return answers.scores()
@@ -300,6 +289,17 @@ class QuestionAnswering:
 def _without_space(token: Token, text: str) -> Token:
     """Return a token that begins behind the space that SentencePiece counts to the word."""
     return token._replace(start=token.end - len(text[token.start : token.end].lstrip()))
+
+
+def _chosen_output(facts: ModelFacts, chosen: str | None, part: str) -> str | None:
+    """Return the output that the manifest names, or else the one for a part."""
+    if not chosen:
+        return _output(facts, part)
+    by_alias = {}
+    for spec in facts.outputs:
+        for name in (*spec.aliases, spec.name):
+            by_alias[name] = spec.name
+    return by_alias.get(chosen)
 
 
 def _output(facts: ModelFacts, part: str) -> str | None:

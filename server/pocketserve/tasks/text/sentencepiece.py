@@ -114,12 +114,15 @@ class SentencePiece:
             ranges: Iterator[tuple[int, int]] = (m.span() for m in _WORD.finditer(text))
         else:
             ranges = self._symbols(text)
+        return self._pieces_at(text, ranges), before
+
+    def _pieces_at(self, text: str, ranges: Iterator[tuple[int, int]]) -> list[Piece]:
         unknown = self.model.unknown
         pieces = []
         for _, (start, end) in enumerate_cancellable(ranges):
             number = self._numbers.get(text[start:end], unknown)
             pieces.append((number, start, end))
-        return pieces, before
+        return pieces
 
     def _symbols(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield the ranges of single characters and user-defined pieces."""

@@ -178,16 +178,22 @@ class TextEmbedding:
         tokenizer = self._encoder.tokenizer
         return len(tokenizer.special.first) + sum(1 for _ in tokenizer.tokens(prompt))
 
+    def _pooled(self, values: Array, sent: Arrays, prompt_size: int) -> Array:
+        """Return one vector for all tokens; the first one's if the counts differ."""
+        is_text = np.ones(len(values), bool)
+        if isinstance(self._encoder, TokenEncoder):
+            is_text = self._encoder.is_text(sent)
+        if len(is_text) != len(values):
+            first: Array = values[0]
+            return first
+        return self._pooling.apply(values, is_text, prompt_size)
+
     def _vector(self, array: Array, sent: Arrays, prompt_size: int) -> Array:
         array = real_values(array, self._output)
         values = array.astype(np.float32).reshape(-1, array.shape[-1])
         vector: Array = values[0]
         if array.ndim == 3:
-            is_text = np.ones(len(values), bool)
-            if isinstance(self._encoder, TokenEncoder):
-                is_text = self._encoder.is_text(sent)
-            if len(is_text) == len(values):
-                vector = self._pooling.apply(values, is_text, prompt_size)
+            vector = self._pooled(values, sent, prompt_size)
         for step in self._steps:
             vector = step.apply(vector)
         size = float(np.linalg.norm(vector))

@@ -128,14 +128,13 @@ class WordPiece:
             end = self._longest_end(word, start)
             if end is None:
                 return [unknown]
-            prefix = ""
-            if start:
-                prefix = self.prefix
-            number = self.vocabulary[prefix + word[start:end]]
-            behind = positions[end - 1] + 1
+            piece = word[start:end]
             kind = Token
             if start:
+                piece = self.prefix + piece
                 kind = InnerToken
+            number = self.vocabulary[piece]
+            behind = positions[end - 1] + 1
             pieces.append(kind(number, positions[start], behind))
             start = end
         return pieces

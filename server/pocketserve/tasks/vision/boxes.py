@@ -68,14 +68,19 @@ def generate_anchors(options: AnchorOptions, width: int, height: int) -> Array:
         sizes = _anchor_sizes(options, index)
         columns = -(-width // stride)
         rows = -(-height // stride)
-        centers_y = (np.arange(rows) + 0.5) / rows
-        centers_x = (np.arange(columns) + 0.5) / columns
-        y, x = np.meshgrid(centers_y, centers_x, indexing="ij")
-        cells = np.stack([y, x], axis=-1).reshape(-1, 2)
+        cells = _cell_centers(rows, columns)
         centers = np.repeat(cells, len(sizes), axis=0)
         repeated = np.tile(sizes, (len(cells), 1))
         layers.append(np.concatenate([centers, repeated], axis=1))
     return np.concatenate(layers)
+
+
+def _cell_centers(rows: int, columns: int) -> Array:
+    """Return the center (y, x) of each cell, row by row."""
+    centers_y = (np.arange(rows) + 0.5) / rows
+    centers_x = (np.arange(columns) + 0.5) / columns
+    y, x = np.meshgrid(centers_y, centers_x, indexing="ij")
+    return np.stack([y, x], axis=-1).reshape(-1, 2)
 
 
 def _anchor_sizes(options: AnchorOptions, index: int) -> Array:
@@ -120,12 +125,18 @@ def suppress(boxes: Array, classes: Array, limit: float, maximum: int) -> Array:
     return np.array(best_first, dtype=np.intp)
 
 
+def _sizes(starts: Array, ends: Array) -> Array:
+    """Return the size of each box [n, 2] to [n, 2]; 0 for an empty one."""
+    sizes: Array = np.prod(np.clip(ends - starts, 0, None), axis=1)
+    return sizes
+
+
 def overlap(box: Array, boxes: Array) -> Array:
     """Return the intersection over union of a box with others; 0 for empty boxes."""
     start = np.maximum(box[:2], boxes[:, :2])
     end = np.minimum(box[2:], boxes[:, 2:])
-    shared = np.prod(np.clip(end - start, 0, None), axis=1)
-    sizes = np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0, None), axis=1)
+    shared = _sizes(start, end)
+    sizes = _sizes(boxes[:, :2], boxes[:, 2:])
     size = np.prod(np.clip(box[2:] - box[:2], 0, None))
     union = size + sizes - shared
     ratios: Array = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)

@@ -37,18 +37,16 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
     """
     import PIL.Image
 
-    if (
-        image.mode == mode
-        and "transparency" not in image.info
-        and orientation not in _TURNS
-    ):
+    is_turned = orientation in _TURNS
+    if image.mode == mode and "transparency" not in image.info and not is_turned:
         return image
-    result = PIL.Image.new(
-        mode, image.size[::-1] if orientation in SIDEWAYS else image.size, None
-    )
+    size = image.size
+    if orientation in SIDEWAYS:
+        size = image.size[::-1]
+    result = PIL.Image.new(mode, size, None)
     for top, bottom in spans(image.height, image.width):
         strip = _converted(image.crop((0, top, image.width, bottom)), mode)
-        if orientation in _TURNS:
+        if is_turned:
             strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
         at = top
         if orientation in _FROM_THE_END:

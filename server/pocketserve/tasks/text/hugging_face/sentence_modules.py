@@ -148,9 +148,7 @@ def sentence_modules(facts: ModelFacts) -> SentenceModules:
         if kind == "Dropout" or module.is_network:
             continue
         if kind == "Pooling" and is_first and module.path == "1_Pooling":
-            if facts.beside(POOLING) is None:
-                raise MetadataError(f"{MODULES} names {POOLING}, which is missing")
-            pooling = _pooling(facts.json_beside(POOLING))
+            pooling = _required_pooling(facts)
         elif kind == "Dense" and module.path in ("2_Dense", "3_Dense"):
             steps.append(_dense(facts, module.path))
         elif kind == "Normalize":
@@ -213,6 +211,12 @@ def _list(facts: ModelFacts) -> list[_Module] | None:
             raise _unsupported("an entry without type and path")
         modules.append(_Module(kind, path))
     return modules
+
+
+def _required_pooling(facts: ModelFacts) -> Pooling:
+    if facts.beside(POOLING) is None:
+        raise MetadataError(f"{MODULES} names {POOLING}, which is missing")
+    return _pooling(facts.json_beside(POOLING))
 
 
 def _pooling(config: Mapping[str, Any]) -> Pooling:

@@ -132,11 +132,11 @@ class TokenizerSettings(NamedTuple):
         if self.add_bos and bos is not None and bos not in first:
             first = (bos, *first)
         elif self.add_bos is False and rebuilds:
-            first = tuple(number for number in first if number != bos)
+            first = _without(first, bos)
         if self.add_eos and eos is not None and eos not in last:
             last = (*last, eos)
         elif self.add_eos is False and rebuilds:
-            last = tuple(number for number in last if number != eos)
+            last = _without(last, eos)
         if (first, last) == (special.first, special.last):
             return special
         return Special(
@@ -151,17 +151,14 @@ class TokenizerSettings(NamedTuple):
         )
 
 
+def _without(numbers: tuple[int, ...], excluded: int | None) -> tuple[int, ...]:
+    return tuple(number for number in numbers if number != excluded)
+
+
 def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
     """Read the settings beside a model."""
     config = facts.json_beside(TOKENIZER_CONFIG)
-    map_of_names = facts.json_beside(SPECIAL_TOKENS)
-    names = {}
-    for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
-        name = _text_of(config.get(f"{role}_token")) or _text_of(
-            map_of_names.get(f"{role}_token")
-        )
-        if name:
-            names[role] = name
+    names = _token_names(config, facts.json_beside(SPECIAL_TOKENS))
     length = config.get("model_max_length")
     pad_type = config.get("pad_token_type_id")
     return TokenizerSettings(
@@ -181,6 +178,19 @@ def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
     )
 
 
+def _token_names(
+    config: Mapping[str, Any], special_tokens: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the special tokens by role; ``tokenizer_config.json`` has priority."""
+    names = {}
+    for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+        key = f"{role}_token"
+        name = _text_of(config.get(key)) or _text_of(special_tokens.get(key))
+        if name:
+            names[role] = name
+    return names
+
+
 def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ...]:
     """Return the tokens of ``added_tokens_decoder`` and ``added_tokens.json``.
 
@@ -190,12 +200,9 @@ def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ..
     listed = config.get("added_tokens_decoder")
     if isinstance(listed, dict) and len(listed) <= MAX_ADDED:
         for number, entry in listed.items():
-            if not isinstance(entry, dict):
-                continue
-            if number.isdecimal() and len(number) < 10:
-                token = added_token({**entry, "id": int(number)})
-                if token is not None:
-                    tokens[token.content] = token
+            token = _decoded_token(number, entry)
+            if token is not None:
+                tokens[token.content] = token
     older = facts.json_beside(ADDED_TOKENS)
     if len(older) <= MAX_ADDED:
         for content, number in older.items():
@@ -204,6 +211,15 @@ def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ..
             if token is not None:
                 tokens.setdefault(content, token)
     return tuple(tokens.values())
+
+
+def _decoded_token(number: str, entry: Any) -> AddedToken | None:
+    """Return a token of ``added_tokens_decoder``; None if it is invalid."""
+    if not isinstance(entry, dict):
+        return None
+    if not number.isdecimal() or len(number) >= 10:
+        return None
+    return added_token({**entry, "id": int(number)})
 
 
 def _named_pad(padding: Mapping[str, Any], number_of: Number) -> int | None:

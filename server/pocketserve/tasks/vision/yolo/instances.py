@@ -97,13 +97,8 @@ class InstanceDetection(PictureTask):
             left, top, right, bottom = box
             if not (right > left and bottom > top):
                 continue
-            number = int(rows.classes[position])
-            entry: dict[str, Any] = {
-                "label": label_of(names, number + self._options.label_offset),
-                "index": number,
-                "score": float(rows.scores[position]),
-                "box": box_entry(box),
-            }
+            entry = self._entry(rows, position, names)
+            entry["box"] = box_entry(box)
             if self._is_rotated:
                 entry["corners"] = _points(context.to_picture(places[position]))
             elif "mask" in options.values:
@@ -120,6 +115,16 @@ class InstanceDetection(PictureTask):
                 ErrorCode.INFERENCE_FAILED,
                 f"the outputs do not fit [detection]: {error}",
             ) from None
+
+    def _entry(
+        self, rows: Detections, position: int, names: Sequence[str]
+    ) -> dict[str, Any]:
+        number = int(rows.classes[position])
+        return {
+            "label": label_of(names, number + self._options.label_offset),
+            "index": number,
+            "score": float(rows.scores[position]),
+        }
 
     def _best(self, rows: Detections, options: AnswerOptions) -> Detections:
         """Return the rows that suppression leaves."""
@@ -239,13 +244,7 @@ class InstanceDetection(PictureTask):
             y = int(area.y)
             part = classes[y : y + inside.shape[0], x : x + inside.shape[1]]
             part[inside] = entry["index"]
-        target = placement.target
-        left = round(target.x)
-        top = round(target.y)
-        right = left + round(target.width)
-        bottom = top + round(target.height)
-        covered: Array = classes[top:bottom, left:right]
-        return covered
+        return _covered(classes, placement.target)
 
 
 def _prototypes(facts: ModelFacts) -> TensorSpec:
@@ -299,3 +298,13 @@ def _png(inside: Array) -> bytes:
     file = CheckedFile()
     image.save(file, "PNG")
     return file.getvalue()
+
+
+def _covered(classes: Array, target: Area) -> Array:
+    """Return the part of a map of the model's picture that the user's picture fills."""
+    left = round(target.x)
+    top = round(target.y)
+    right = left + round(target.width)
+    bottom = top + round(target.height)
+    covered: Array = classes[top:bottom, left:right]
+    return covered

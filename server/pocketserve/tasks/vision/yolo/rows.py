@@ -91,9 +91,7 @@ class RowReader:
             scores = class_scores.max(axis=1)
             extras = rows[:, end:]
         usable = np.isfinite(rows).all(axis=1)
-        best = np.flatnonzero(usable & (scores >= floor))
-        order = np.argsort(-scores[best], kind="stable")
-        best = best[order[:MAX_CANDIDATES]]
+        best = _best_positions(scores, usable & (scores >= floor))
         scale = _scale(rows[usable, :4], size)
         return Detections(
             boxes=rows[best, :4].astype(np.float64) * (*scale, *scale),
@@ -138,6 +136,13 @@ def rows_output(
         if len(spec.shape) == 3 or spec.open:
             return spec
     raise ModelLoadError(f"model.toml: {key} needs an output of three dimensions")
+
+
+def _best_positions(scores: Array, accepted: Array) -> Array:
+    """Return the positions of accepted rows, best first, at most MAX_CANDIDATES."""
+    best = np.flatnonzero(accepted)
+    order = np.argsort(-scores[best], kind="stable")
+    return best[order[:MAX_CANDIDATES]]
 
 
 def corners_of(boxes: Array, angles: Array) -> Array:
@@ -207,10 +212,8 @@ def _rotated_overlap(box: Array, shape: Array, boxes: Array, shapes: Array) -> A
     distance -= xy * dx * dy / (determinant + _EPSILON) / 2
     own = max(0.0, float(shape[0] * shape[1] - shape[2] ** 2))
     determinants = np.clip(shapes[:, 0] * shapes[:, 1] - shapes[:, 2] ** 2, 0, None)
-    distance += (
-        np.log(determinant / (4 * np.sqrt(own * determinants) + _EPSILON) + _EPSILON)
-        / 2
-    )
+    mean = 4 * np.sqrt(own * determinants)
+    distance += np.log(determinant / (mean + _EPSILON) + _EPSILON) / 2
     distance = np.clip(distance, _EPSILON, 100)
     overlap: Array = 1 - np.sqrt(1 - np.exp(-distance) + _EPSILON)
     return overlap
