@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import socket
 import socketserver
 import sys
 import threading
@@ -145,10 +145,11 @@ class _FolderHandler(BaseHTTPRequestHandler):
 
     def _check_client(self) -> None:
         """Raise ClientLeftError if the connection was closed."""
-        poll = select.poll()
-        poll.register(self.connection, select.POLLRDHUP)
-        if poll.poll(0):
-            raise ClientLeftError
+        # Only Linux has POLLRDHUP. The client sends nothing after its request.
+        flags = socket.MSG_PEEK | socket.MSG_DONTWAIT
+        with contextlib.suppress(BlockingIOError):
+            if not self.connection.recv(1, flags):
+                raise ClientLeftError
 
     def _refuse(self, status: int, error: RefusedError) -> None:
         fault = {"code": status, "message": str(error), "type": error.kind}

@@ -14,6 +14,9 @@ from pocketserve.runtimes.hugging_face.fields import Sampling
 PENALTY_TOKENS: Final = 64
 """The last tokens of prompt and answer that penalties look at."""
 
+MIN_TEMPERATURE: Final = 1e-6
+"""Lower ones choose alike, but quotients by them overflow."""
+
 
 class Sampler:
     """Chooses the tokens of one answer."""
@@ -36,7 +39,16 @@ class Sampler:
             scores: of all tokens, 32-bit, not changed.
             previous: the tokens so far.
             barred: tokens that must not be chosen.
+
+        Raises:
+            ValueError: the scores are not finite.
         """
+        # The largest is NaN if any is.
+        if not self._torch.isfinite(scores.max()):
+            raise ValueError(
+                "the model's scores are no numbers; its files may be damaged, or half"
+                " precision too small for it"
+            )
         scores = scores.clone()
         for token, bias in (self._sampling.biases or {}).items():
             if token < len(scores):
@@ -77,5 +89,8 @@ class Sampler:
             chances = torch.softmax(best, 0)
             count = max(1, int((chances >= sampling.min_p * chances[0]).sum()))
             best, tokens = best[:count], tokens[:count]
-        chances = torch.softmax(best / sampling.temperature, 0)
+        # The best is 0 then, at any temperature.
+        distances = (best - best[0]).double()
+        temperature = max(sampling.temperature, MIN_TEMPERATURE)
+        chances = torch.softmax(distances / temperature, 0)
         return int(tokens[torch.multinomial(chances, 1, generator=self._random)])

@@ -200,8 +200,10 @@ def _choose(
 ) -> int:
     if temperature <= 0:
         return int(log_probabilities.argmax())
-    scaled = log_probabilities / temperature
-    weights = np.exp(scaled - scaled.max())
+    # The best is 0, which no temperature makes infinite.
+    distances = log_probabilities - log_probabilities.max()
+    with np.errstate(over="ignore"):
+        weights = np.exp(distances / temperature)
     return int(generator.choice(len(weights), p=weights / weights.sum()))
 
 
