@@ -1,29 +1,17 @@
-import { events } from "./events.js";
+import { StreamedAnswer } from "./streamed.js";
 
 /**
  * The answer of a language model, piece by piece: iterate with `for await`.
  *
  * Ending the loop early, or calling `close`, stops the model.
  */
-export class Chat {
+export class Chat extends StreamedAnswer {
   /** Why the answer ended: "stop", "length" or "tool_calls"; null before. */
   finishReason = null;
   /** Counts of tokens, once the answer has ended. */
   usage = null;
   /** Calls of tools so far: `{id, name, arguments}`, the arguments as JSON text. */
   toolCalls = [];
-  #exchange = null;
-  #isClosed = false;
-  #pieces;
-
-  /** @param {() => Promise<object>} start sends the request; called with the first piece */
-  constructor(start) {
-    this.#pieces = this.#read(start);
-  }
-
-  [Symbol.asyncIterator]() {
-    return this.#pieces;
-  }
 
   /** Return the rest of the answer. */
   async text() {
@@ -34,29 +22,7 @@ export class Chat {
     return text;
   }
 
-  /** End the answer; the model stops. */
-  async close() {
-    this.#isClosed = true;
-    this.#exchange?.close();
-    await this.#pieces.return();
-  }
-
-  async *#read(start) {
-    this.#exchange = await start();
-    try {
-      for await (const event of events(this.#exchange)) {
-        yield* this.#piecesOf(event);
-      }
-    } catch (error) {
-      if (!this.#isClosed) {
-        throw error;
-      }
-    } finally {
-      this.#exchange.close();
-    }
-  }
-
-  *#piecesOf(event) {
+  *piecesOf(event) {
     this.usage = event.usage ?? this.usage;
     for (const choice of event.choices ?? []) {
       this.finishReason = choice.finish_reason ?? this.finishReason;

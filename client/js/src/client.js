@@ -1,13 +1,15 @@
+import { joined } from "./bytes.js";
 import { Chat } from "./chat.js";
 import { ProtocolError, ServerError } from "./errors.js";
 import { send } from "./exchange.js";
 import { Sequence } from "./sequence.js";
 import { Tensor, decode, encode, fromJson } from "./tensors.js";
+import { Transcript, soundForm } from "./transcript.js";
 
 const DEFAULT_URL = "http://127.0.0.1:8470";
 const DEFAULT_TIMEOUT_MS = 60_000;
-/** For answers of language models. */
-const CHAT_TIMEOUT_MS = 600_000;
+/** For answers of language models and transcripts. */
+const LONG_TIMEOUT_MS = 600_000;
 /** Longest delay of setTimeout; a longer one would fire at once. */
 const LONGEST_TIMEOUT_MS = 2 ** 31 - 1;
 const JSON_TYPE = "application/json";
@@ -149,8 +151,27 @@ export class Client {
       stream: true,
       stream_options: { include_usage: true },
     };
-    const limits = { ...options, timeout: options.timeout ?? CHAT_TIMEOUT_MS };
+    const limits = { ...options, timeout: options.timeout ?? LONG_TIMEOUT_MS };
     return new Chat(() => this.#sendJson("POST", "/v1/chat/completions", content, limits));
+  }
+
+  /**
+   * Write down the speech in a sound, and return its segments as they come.
+   *
+   * @param sound a Blob or File, an ArrayBuffer or a view of one
+   * @param {object} [options] `language`, `prompt`, `temperature`, `translate` (into English),
+   *     `timeout` (by default ten minutes) and `signal`
+   */
+  transcribe(model, sound, { language, prompt, temperature, translate, ...options } = {}) {
+    const isSound = sound instanceof Blob || sound instanceof ArrayBuffer || ArrayBuffer.isView(sound);
+    if (!isSound) {
+      throw new TypeError("the sound is neither a Blob nor bytes");
+    }
+    const fields = { model, language, prompt, temperature, stream: true };
+    const { body, type } = soundForm(fields, sound);
+    const path = translate ? "/v1/audio/translations" : "/v1/audio/transcriptions";
+    const limits = { ...options, timeout: options.timeout ?? LONG_TIMEOUT_MS };
+    return new Transcript(() => this.#send("POST", path, body, { "Content-Type": type }, limits));
   }
 
   /** Return the vector of each text, as Float32Arrays. */
@@ -305,15 +326,4 @@ function inferAnswer(bytes, headerLength) {
   }
   const { model_name: model, model_version: version, id, parameters } = document;
   return { model, version, id, parameters, outputs };
-}
-
-function joined(parts) {
-  const total = parts.reduce((sum, part) => sum + part.length, 0);
-  const bytes = new Uint8Array(total);
-  let offset = 0;
-  for (const part of parts) {
-    bytes.set(part, offset);
-    offset += part.length;
-  }
-  return bytes;
 }

@@ -163,6 +163,35 @@ export class Chat implements AsyncIterable<string> {
   close(): Promise<void>;
 }
 
+/** A piece of a transcript, with times in seconds. */
+export interface SpeechSegment {
+  text: string;
+  start: number;
+  end: number;
+}
+
+export interface TranscribeOptions extends CallOptions {
+  /** Of the speech; by default a multilingual model detects it. */
+  language?: string;
+  /** Names and words that guide the spelling. */
+  prompt?: string;
+  temperature?: number;
+  /** Translate into English. */
+  translate?: boolean;
+}
+
+/** A transcript, segment by segment. Leaving the loop early stops the model. */
+export class Transcript implements AsyncIterable<SpeechSegment> {
+  private constructor();
+  readonly language: string | null;
+  readonly duration: number | null;
+  [Symbol.asyncIterator](): AsyncIterator<SpeechSegment>;
+  /** Return the rest of the text. */
+  text(): Promise<string>;
+  /** End the answer; the model stops. */
+  close(): Promise<void>;
+}
+
 /** Steps of a stateful model, one after the other. */
 export class Sequence {
   private constructor();
@@ -210,6 +239,8 @@ export class Client {
     fields?: Record<string, unknown>,
     options?: CallOptions,
   ): Chat;
+  /** Write down the speech in a sound. */
+  transcribe(model: string, sound: Blob | ArrayBuffer | ArrayBufferView, options?: TranscribeOptions): Transcript;
   /** Return the vector of each text. */
   embed(model: string, texts: string | string[], options?: CallOptions): Promise<Float32Array[]>;
   /** Return documents by their relevance to a query, best first. */

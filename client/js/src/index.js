@@ -1,5 +1,6 @@
 export { Client } from "./client.js";
 export { Chat } from "./chat.js";
+export { Transcript } from "./transcript.js";
 export { Sequence } from "./sequence.js";
 export { Tensor } from "./tensors.js";
 export {

@@ -255,6 +255,48 @@ test("a fetch without streams reads a chat whole", async () => {
   assert.equal(await client.chat("m", "Hello").text(), "Hi");
 });
 
+const segments = [
+  { type: "transcript.text.delta", delta: "Grüß", start: 0, end: 1.5 },
+  { type: "transcript.text.delta", delta: " Gott.", start: 1.5, end: 2.25 },
+];
+
+test("a transcript arrives segment by segment", async () => {
+  const done = { type: "transcript.text.done", text: "Grüß Gott.", language: "de", duration: 2.5 };
+  let request;
+  const respondWith = stream(...segments, done, "[DONE]");
+  const client = await clientOf(async (incoming, response) => {
+    const chunks = await incoming.toArray();
+    request = new Response(Buffer.concat(chunks), { headers: { "Content-Type": incoming.headers["content-type"] } });
+    request.path = incoming.url;
+    respondWith(incoming, response);
+  });
+  const sound = new Uint8Array([82, 73, 0, 255, 13, 10]);
+  const transcript = client.transcribe("m", sound, { language: "de", prompt: "Gott", translate: true });
+  const received = [];
+  for await (const segment of transcript) {
+    received.push(segment);
+  }
+  assert.deepEqual(received, segments.map(({ delta: text, start, end }) => ({ text, start, end })));
+  assert.deepEqual([transcript.language, transcript.duration], ["de", 2.5]);
+  assert.equal(request.path, "/v1/audio/translations");
+  const form = await request.formData();
+  assert.deepEqual(new Uint8Array(await form.get("file").arrayBuffer()), sound);
+  const fields = [...form].filter(([name]) => name !== "file");
+  assert.deepEqual(Object.fromEntries(fields), { model: "m", language: "de", prompt: "Gott", stream: "true" });
+});
+
+test("damaged transcripts are errors", async () => {
+  const damaged = [[segments[0]], [{ type: "transcript.text.delta", delta: "a" }, "[DONE]"]];
+  for (const answer of damaged) {
+    const client = await clientOf(stream(...answer));
+    assert.ok((await failure(client.transcribe("m", new Blob(["sound"])).text())) instanceof ProtocolError);
+  }
+});
+
+test("a sound that is no sound", () => {
+  assert.throws(() => new Client().transcribe("m", "talk.wav"), TypeError);
+});
+
 test("vectors are ordered as their texts", async () => {
   const data = [
     { index: 1, embedding: [3, 4] },

@@ -13,6 +13,10 @@ export async function use(file: File, signal: AbortSignal): Promise<string> {
   for await (const piece of chat) {
     text += piece.toUpperCase();
   }
+  const transcript = client.transcribe("m", file, { language: "de", signal });
+  for await (const segment of transcript) {
+    text += `${segment.start.toFixed(2)} ${segment.text.trim()} ${transcript.language}`;
+  }
   try {
     await client.sequence("m").predict([1, 2]);
   } catch (error) {

@@ -293,6 +293,10 @@ def _task_operation(
 
         return TaskOperation(handle, payload, options, budget)
     # Imported late: few models transcribe.
+    if isinstance(payload, RawPayload) and "sequence_id" in payload.parameters:
+        from pocketserve.inference.speech.captioning import CaptionOperation
+
+        return CaptionOperation(handle, payload, options, budget)
     from pocketserve.inference.speech.transcription import TranscriptionOperation
 
     return TranscriptionOperation(handle, payload, options, budget)

@@ -127,16 +127,19 @@ def _sequences(
     clock: Callable[[], float],
     is_alone: Callable[[], bool],
 ) -> SequenceTable | None:
-    if not model.feedback and not model.resettable:
+    has_state = model.feedback or model.resettable
+    is_captioned = getattr(model.task, "captions", None) is not None
+    if not has_state and not is_captioned:
         return None
     # late: few models keep state
     from pocketserve.engine.lifecycle.sequences import SequenceTable
 
     state = model.entry.manifest.state
+    has_sessions = not model.feedback and not is_captioned
     maximum = state.max_sequences or (
-        DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS
+        DEFAULT_OWN_SESSIONS if has_sessions else DEFAULT_SEQUENCES
     )
-    loader = None if model.feedback else model.open_session
+    loader = model.open_session if has_sessions else None
     return SequenceTable(
         maximum, state.max_idle, loader, queue_limit, clock, queue, is_alone
     )

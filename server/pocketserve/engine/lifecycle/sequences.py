@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.engine.scheduling.queue import ModelQueue
@@ -53,6 +53,15 @@ class SequenceStep:
         return self.owner, self.id
 
 
+class TaskState(Protocol):
+    """State of a task between two steps."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return its bytes."""
+        ...
+
+
 @dataclass(slots=True)
 class Sequence:
     """A series of requests."""
@@ -64,6 +73,8 @@ class Sequence:
         None  # a session of its own, for models that keep state inside; None for the others
     )
     queue: ModelQueue | None = None  # the queue in front of that session
+    # What the task keeps from step to step; None for models with state of their own.
+    task_state: TaskState | None = None
     # Pending and running requests; they run one at a time.
     steps: deque[QueueEntry] = field(default_factory=deque)
     opening: threading.Lock = field(default_factory=threading.Lock)
@@ -79,6 +90,9 @@ class Sequence:
         size = session.memory_bytes if session is not None else 0
         for array in state.values():
             size += array.nbytes
+        task_state = self.task_state
+        if task_state is not None:
+            size += task_state.nbytes
         return size
 
 

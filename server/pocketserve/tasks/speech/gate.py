@@ -84,6 +84,13 @@ class Gate:
         block = first_block + int(places[0])
         return max(start, block * self._block)
 
+    def last_loud(self) -> int | None:
+        """Return the end of the last loud block in samples; None if there is none."""
+        places = np.flatnonzero(self._loud)
+        if not len(places):
+            return None
+        return min(self._length, (int(places[-1]) + 1) * self._block)
+
 
 def _levels(samples: Array, block: int) -> Array:
     """Return the root mean square of each block; the last one is filled up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from pocketserve.tasks.speech.options import SPEECH, SpeechOptions
 from pocketserve.tasks.speech.transcribe import SoundModel, SpeechSegment, Transcription
 from pocketserve.tasks.speech.vocabulary import vocabulary_of
 from pocketserve.tensors import Array
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.speech.captions import Captions
 
 NAME: Final = "speech-to-text"
 FORMATS: Final = ("whisper", "whisper-torch")
@@ -193,6 +196,13 @@ class SpeechToText:
                 on_segment(segment)
         transcript.language = transcription.language or ""
         return transcript
+
+    def captions(self) -> Captions:
+        """Return the captions of a new stream of sound."""
+        # Imported late: few clients want live captions.
+        from pocketserve.tasks.speech.captions import Captions
+
+        return Captions(self._input.rate)
 
     def _prompt(self, options: TranscribeOptions) -> Prompt:
         context: list[int] = []

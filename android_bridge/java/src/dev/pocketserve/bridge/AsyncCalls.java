@@ -7,13 +7,12 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.concurrent.atomic.AtomicReference;
 import org.json.JSONObject;
 
 /**
  * The calls of {@link PocketServe} with callbacks, for any thread. No method blocks; each returns a {@link Call} that
- * can be cancelled. Callbacks run on the executor that the client was built with.
+ * can be cancelled. Callbacks run on the executor that the client was built with; pieces of
+ * an answer and its callback run one after the other, even if the executor has several threads.
  *
  * <p>Each callback runs exactly once, even if the call is cancelled or the client is closed, and is released then. If
  * a callback throws, its thread's {@link Thread.UncaughtExceptionHandler} gets the exception, which ends an Android
@@ -82,74 +81,6 @@ public final class AsyncCalls {
     }
 
     /**
-     * A call with one outcome, the first to arrive. It then drops its references to callback and input, which may
-     * lead to a destroyed screen, even if the application keeps the {@link Call}.
-     */
-    private static final class RunningCall<T> implements Call, Runnable {
-        private final AtomicReference<Calls.Work<T>> work;
-        private final AtomicReference<Callback<T>> callback;
-        private final Executor executor;
-        private final ThreadPoolExecutor threads;
-        private final Cancellation cancellation = new Cancellation();
-
-        RunningCall(Calls.Work<T> work, Callback<T> callback, Executor executor, ThreadPoolExecutor threads) {
-            this.work = new AtomicReference<>(work);
-            this.callback = new AtomicReference<>(callback);
-            this.executor = executor;
-            this.threads = threads;
-        }
-
-        @Override
-        public void run() {
-            Calls.Work<T> own = work.getAndSet(null);
-            if (own == null) {
-                return;
-            }
-            T result;
-            try {
-                result = own.run(cancellation);
-            } catch (PocketServeException error) {
-                tell(null, error);
-                return;
-            }
-            tell(result, null);
-        }
-
-        @Override
-        public void cancel() {
-            if (!isDone()) {
-                tell(null, Cancellation.cancelled(null));
-                cancellation.cancel();
-            }
-            if (work.getAndSet(null) != null) {
-                threads.remove(this); // it had no thread yet
-            }
-        }
-
-        @Override
-        public boolean isDone() {
-            return callback.get() == null;
-        }
-
-        void tell(final T result, final PocketServeException error) {
-            final Callback<T> receiver = callback.getAndSet(null);
-            if (receiver == null) {
-                return;
-            }
-            execute(executor, new Runnable() {
-                @Override
-                public void run() {
-                    if (error == null) {
-                        receiver.onResult(result);
-                    } else {
-                        receiver.onError(error);
-                    }
-                }
-            });
-        }
-    }
-
-    /**
      * Passes a callback to the executor. Ignores an executor that was shut down. If the callback throws in this
      * thread, the exception goes to the handler of uncaught ones, so it ends neither the thread nor a loop.
      */
@@ -165,6 +96,10 @@ public final class AsyncCalls {
     }
 
     private <T> Call start(Callback<T> callback, Calls.Work<T> work) {
+        return start(callback, work, executor);
+    }
+
+    private <T> Call start(Callback<T> callback, Calls.Work<T> work, Executor executor) {
         if (callback == null) {
             throw new IllegalArgumentException("a call needs a callback");
         }
@@ -239,33 +174,47 @@ public final class AsyncCalls {
      */
     public Call chat(String model, List<ChatMessage> messages, ChatOptions options, final ChatListener listener,
             Callback<ChatAnswer> callback) {
-        final AtomicBoolean cancelled = new AtomicBoolean();
+        final Pieces pieces = new Pieces(executor);
         ChatListener onExecutor = listener == null ? null : new ChatListener() {
             @Override
             public void onText(final String piece) {
-                execute(executor, new Runnable() {
+                pieces.execute(new Runnable() {
                     @Override
                     public void run() {
-                        if (!cancelled.get()) {
-                            listener.onText(piece);
-                        }
+                        listener.onText(piece);
                     }
                 });
             }
         };
-        final Call started = start(callback, calls.chat(model, messages, options, onExecutor));
-        return new Call() {
-            @Override
-            public void cancel() {
-                cancelled.set(true);
-                started.cancel();
-            }
+        return pieces.startedAs(start(callback, calls.chat(model, messages, options, onExecutor), pieces.inOrder));
+    }
 
+    /**
+     * See {@link PocketServe#transcribe(String, byte[], TranscribeOptions, TranscriptListener)}. Cancelling the call
+     * stops the model; the listener gets no further segment.
+     *
+     * @param model the model's name
+     * @param sound the bytes of a recording; must not change until the callback runs
+     * @param options options of the transcript; null for the model's defaults
+     * @param listener receives each segment, on the executor of the callback, or null
+     * @param callback receives the whole transcript
+     * @return the call
+     */
+    public Call transcribe(String model, byte[] sound, TranscribeOptions options, final TranscriptListener listener,
+            Callback<Transcript> callback) {
+        final Pieces pieces = new Pieces(executor);
+        TranscriptListener onExecutor = listener == null ? null : new TranscriptListener() {
             @Override
-            public boolean isDone() {
-                return started.isDone();
+            public void onSegment(final SpeechSegment segment) {
+                pieces.execute(new Runnable() {
+                    @Override
+                    public void run() {
+                        listener.onSegment(segment);
+                    }
+                });
             }
         };
+        return pieces.startedAs(start(callback, calls.transcribe(model, sound, options, onExecutor), pieces.inOrder));
     }
 
     /**

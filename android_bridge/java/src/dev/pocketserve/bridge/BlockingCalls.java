@@ -102,6 +102,33 @@ abstract class BlockingCalls {
     }
 
     /**
+     * Writes down the speech in a sound.
+     *
+     * @param model the model's name
+     * @param sound the bytes of a WAV file, or of a recording that the server's ffmpeg reads
+     * @return the transcript
+     * @throws PocketServeException if the call fails
+     */
+    public Transcript transcribe(String model, byte[] sound) throws PocketServeException {
+        return transcribe(model, sound, null, null);
+    }
+
+    /**
+     * Writes down the speech in a sound and streams its segments.
+     *
+     * @param model the model's name
+     * @param sound the bytes of a WAV file, or of a recording that the server's ffmpeg reads
+     * @param options options of the transcript; null for the model's defaults
+     * @param listener receives each segment, or null
+     * @return the whole transcript
+     * @throws PocketServeException if the call fails, or the transcript is incomplete
+     */
+    public Transcript transcribe(String model, byte[] sound, TranscribeOptions options, TranscriptListener listener)
+            throws PocketServeException {
+        return blocking(calls.transcribe(model, sound, options, listener));
+    }
+
+    /**
      * Runs a model on tensors.
      *
      * @param model the model's name

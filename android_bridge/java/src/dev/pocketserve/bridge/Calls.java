@@ -110,6 +110,25 @@ final class Calls {
         };
     }
 
+    /** A transcript, whose segments are read while they arrive. */
+    PreparedCall<Transcript> transcribe(
+            String model, byte[] sound, TranscribeOptions options, TranscriptListener listener) {
+        encoded(model); // rejects invalid names
+        if (sound == null || sound.length == 0) {
+            throw new IllegalArgumentException("there is no sound");
+        }
+        TranscribeOptions effective = options == null ? new TranscribeOptions() : options;
+        final TranscriptReader reader = new TranscriptReader(listener);
+        Request request = SoundForm.request(model, sound, effective).once().streamTo(reader);
+        return new PreparedCall<Transcript>(request, effective.timeoutMs()) {
+            @Override
+            Transcript read(Answer answer) throws PocketServeException {
+                answer.orThrow();
+                return reader.transcript();
+            }
+        };
+    }
+
     private static JSONObject chatBody(String model, List<ChatMessage> messages, ChatOptions options) {
         encoded(model); // rejects invalid names
         if (messages == null || messages.isEmpty()) {

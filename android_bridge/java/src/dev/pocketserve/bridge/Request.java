@@ -54,6 +54,11 @@ final class Request {
         return new Request("POST", path, contentType, 0, ByteBuffer.wrap(bytes));
     }
 
+    /** A body in pieces. */
+    static Request post(String path, String contentType, ByteBuffer... body) {
+        return new Request("POST", path, contentType, 0, body);
+    }
+
     /** JSON and, behind it, raw tensors. */
     static Request postTensors(String path, int jsonLength, ByteBuffer... body) {
         return new Request("POST", path, "application/octet-stream", jsonLength, body);
