@@ -34,6 +34,11 @@ def speech(seconds: float = 1.5) -> bytes:
     return wav(samples[:, None])
 
 
+def samples_of(seconds: float) -> bytes:
+    """Return the samples of speech as 16-bit numbers."""
+    return speech(seconds)[44:]
+
+
 @pytest.fixture(scope="module")
 def speech_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of an English-only model, a multilingual one, and no speech model."""
@@ -271,6 +276,42 @@ def test_raw_input_gets_segments(speech_server: Server) -> None:
     assert 0 < entry["score"] <= 1
     facts = (answer["text"], answer["language"], answer["duration"])
     assert facts == (WORDS, "en", 1.5)
+
+
+def test_a_sequence_brings_live_captions(client: Client) -> None:
+    steps = []
+    options = {"rate": RATE, "format": "pcm16"}
+    with client.sequence("tiny") as captions:
+        for samples in (samples_of(1.5), samples_of(1.5), bytes(2 * RATE)):
+            steps.append(captions.predict(samples, parameters=options))
+        steps.append(captions.predict(samples_of(1.5), parameters=options))
+    facts = []
+    for step in steps:
+        facts.append((step["text"], step["open"], step["final"], step["duration"]))
+    assert facts[:2] == [("", TEXT, False, 1.5), (WORDS, TEXT, False, 3.0)]
+    assert facts[2][2:] == (True, 4.0)
+    assert facts[3] == ("", TEXT, False, 5.5)
+    (entry,) = steps[1]["predictions"]
+    assert (entry["text"], entry["start"]) == (WORDS, 0)
+    assert 0 < entry["score"] <= 1
+
+
+def test_bad_steps_of_captions_are_refused(speech_server: Server) -> None:
+    query = "sequence_id=5&rate=16000&format=pcm16"
+    path = f"/predictions/tiny?{query}"
+    unopened = speech_server.call("POST", path, data=samples_of(1))
+    assert (unopened.status_code, unopened.json()["code"]) == (400, "INVALID_REQUEST")
+    first_path = f"{path}&sequence_start=true"
+    first = speech_server.call("POST", first_path, data=samples_of(1))
+    assert first.status_code == 200
+    # A bad piece does not end the captions.
+    odd = speech_server.call("POST", path, data=b"a")
+    assert (odd.status_code, odd.json()["code"]) == (400, "INVALID_INPUT")
+    files = [("data", ("a.wav", speech())), ("data", ("b.wav", speech()))]
+    several = speech_server.call("POST", path, files=files)
+    assert "one sound, not several" in several.json()["error"]
+    last = speech_server.call("POST", f"{path}&sequence_end=true", data=b"").json()
+    assert (last["text"], last["final"]) == (WORDS, True)
 
 
 def test_several_sounds_are_numbered(speech_server: Server) -> None:

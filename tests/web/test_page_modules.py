@@ -145,23 +145,34 @@ def test_pairs_of_texts_are_sent_in_the_servers_form(tmp_path: Path) -> None:
     ]
 
 
-def test_agreed_words_never_change(tmp_path: Path) -> None:
-    """Sentences that are fixed are cut from the sound."""
+def test_captions_go_on_after_a_failure(tmp_path: Path) -> None:
+    """Sound without final words is sent again, in a new sequence."""
     script = """
-    const words = new Agreement(), said = [];
-    const take = (text) => { words.take(wordsOf(text)); said.push([words.fixed.join(" "), words.open.join(" ")]); };
-    take("the cat"); take("the cut sat"); take("the cut, sat down. It"); take("a bat sat down. It is");
-    const end = words.cut([{ text: " The cut sat", end: 2.5 }, { text: " down. It is", end: 3 }]);
-    said.push(end, words.done.join(" "));
-    take("down. It is warm"); words.finish(); said.push(words.done.join(" "));
-    console.log(JSON.stringify(said));"""
-    assert run_module("inputs/agreement.js", script, tmp_path) == [
-        ["", "the cat"],
-        ["the", "cut sat"],
-        ["the cut, sat", "down. It"],
-        ["the cut, sat", "down. It is"],
-        2.5,
-        "the cut, sat",
-        ["down. It is", "warm"],
-        "the cut, sat down. It is warm",
+    const words = new CaptionWords(), steps = [], seen = [];
+    const take = (text, open, final, duration, predictions) => {
+      const answer = { text, open, final, duration, predictions };
+      words.take(answer); seen.push([words.text, words.open, answer.duration]);
+    };
+    steps.push(words.step(false));
+    take("The cat", " sat", false, 2, [{ text: "The cat", start: 0, end: 1.5 }]);
+    steps.push(words.step(false));
+    seen.push(words.restart());
+    steps.push(words.step(true));
+    take("sat.", "", true, 2.5, [{ text: "sat.", start: 0.5, end: 1 }]);
+    seen.push(words.restart(), words.entries.map((entry) => [entry.start, entry.end]));
+    const names = steps.map((step) => Object.keys(step));
+    console.log(JSON.stringify([seen, names, steps[0].sequence_id === steps[1].sequence_id]));"""
+    seen, names, is_same = run_module("inputs/captionwords.js", script, tmp_path)
+    assert seen == [
+        ["The cat", " sat", 2],
+        1.5,
+        ["The cat sat.", "", 4],
+        4,
+        [[0, 1.5], [2, 2.5]],
     ]
+    assert names == [
+        ["sequence_id", "sequence_start"],
+        ["sequence_id"],
+        ["sequence_id", "sequence_start", "sequence_end"],
+    ]
+    assert is_same

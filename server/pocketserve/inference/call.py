@@ -11,6 +11,7 @@ from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
+from pocketserve.inference.inputs import step_of
 from pocketserve.inference.operations import Operation
 from pocketserve.inference.payload import (
     EncodedPayload,
@@ -293,7 +294,7 @@ def _task_operation(
 
         return TaskOperation(handle, payload, options, budget)
     # Imported late: few models transcribe.
-    if isinstance(payload, RawPayload) and "sequence_id" in payload.parameters:
+    if isinstance(payload, RawPayload) and step_of(payload.parameters, options.owner):
         from pocketserve.inference.speech.captioning import CaptionOperation
 
         return CaptionOperation(handle, payload, options, budget)

@@ -18,9 +18,9 @@ from pocketserve.tasks.speech.gate import Gate
 from pocketserve.tasks.speech.spoken_words import (
     SpokenWord,
     common_length,
-    text_of,
+    joined_text,
+    spoken_words,
     words_after,
-    words_of,
 )
 from pocketserve.tasks.speech.transcribe import SpeechSegment
 from pocketserve.tensors import Array
@@ -47,7 +47,7 @@ LOAD_FACTOR: Final = 2.0
 TIME_DECIMALS: Final = 2
 
 
-class Heard(Protocol):
+class CaptionTranscript(Protocol):
     """A transcript of the sound since the last cut."""
 
     @property
@@ -58,7 +58,7 @@ class Heard(Protocol):
 
 @dataclass
 class CaptionStep:
-    """What one piece of sound added.
+    """The words that one piece of sound added.
 
     Attributes:
         words: final words; they never change again.
@@ -90,7 +90,7 @@ class Captions:
         self._clock = clock
         self._samples = np.zeros(0, np.float32)
         self._offset = 0
-        self._unheard = 0
+        self._new_samples = 0
         self._seconds_of_run = 0.0
         self._final: list[SpokenWord] = []
         self._last: list[SpokenWord] = []
@@ -105,7 +105,7 @@ class Captions:
     def append(self, samples: Array) -> None:
         """Add sound [n], from -1 to 1."""
         self._samples = np.concatenate([self._samples, samples])
-        self._unheard += len(samples)
+        self._new_samples += len(samples)
 
     @property
     def is_full(self) -> bool:
@@ -113,7 +113,11 @@ class Captions:
         return len(self._samples) >= LONGEST_S * self._rate
 
     def step(
-        self, transcribe: Callable[[Array], Heard], *, is_end: bool, may_run: bool
+        self,
+        transcribe: Callable[[Array], CaptionTranscript],
+        *,
+        is_end: bool,
+        may_run: bool,
     ) -> CaptionStep:
         """Return the words that are new.
 
@@ -130,7 +134,7 @@ class Captions:
             return self._end_utterance(words_after(self._last, self._final))
         quiet = len(self._samples) - last_loud
         is_over = quiet >= PAUSE_S * self._rate or self.is_full or is_end
-        if not is_over and self._unheard < self._step_samples():
+        if not is_over and self._new_samples < self._step_samples():
             return self._result([])
         words = self._run(transcribe)
         if is_over:
@@ -142,13 +146,15 @@ class Captions:
         step = max(MIN_STEP_S, LOAD_FACTOR * self._seconds_of_run)
         return min(step, LONGEST_S) * self._rate
 
-    def _run(self, transcribe: Callable[[Array], Heard]) -> list[SpokenWord]:
+    def _run(
+        self, transcribe: Callable[[Array], CaptionTranscript]
+    ) -> list[SpokenWord]:
         began = self._clock()
-        heard = transcribe(self._samples)
+        transcript = transcribe(self._samples)
         self._seconds_of_run = self._clock() - began
-        self._unheard = 0
-        self.language = heard.language or None
-        return words_of(heard.segments)
+        self._new_samples = 0
+        self.language = transcript.language or None
+        return spoken_words(transcript.segments)
 
     def _agree(self, words: list[SpokenWord]) -> CaptionStep:
         """Make the words final that are in this result and in the last one."""
@@ -185,7 +191,7 @@ class Captions:
         result = self._result(words)
         result.is_final = True
         self._final = []
-        self._unheard = 0
+        self._new_samples = 0
         self.language = None
         self._drop(max(0, len(self._samples) - round(KEPT_S * self._rate)))
         return result
@@ -225,7 +231,7 @@ def caption_entries(step: CaptionStep) -> Answer:
         return []
     scores = [word.score for word in step.words]
     entry = {
-        "text": text_of(step.words).strip(),
+        "text": joined_text(step.words).strip(),
         "start": round(step.words[0].start, TIME_DECIMALS),
         "end": round(step.words[-1].end, TIME_DECIMALS),
         "score": sum(scores) / len(scores),
@@ -239,8 +245,8 @@ def caption_facts(step: CaptionStep) -> dict[str, Any]:
     The texts of all steps, joined, are the whole text.
     """
     return {
-        "text": text_of(step.words),
-        "open": text_of(step.open_words),
+        "text": joined_text(step.words),
+        "open": joined_text(step.open_words),
         "final": step.is_final,
         "language": step.language,
         "duration": round(step.position, TIME_DECIMALS),

@@ -17,7 +17,7 @@ SHIFTS: Final = (0, 1, -1, 2, -2)
 COMPARED_WORDS: Final = 3
 
 
-class TimedText(Protocol):
+class TextSegment(Protocol):
     """A text with its start and end in seconds, and its probability."""
 
     @property
@@ -51,27 +51,29 @@ class SpokenWord(NamedTuple):
         return _IGNORED.sub("", self.text).casefold()
 
 
-def words_of(segments: Iterable[TimedText]) -> list[SpokenWord]:
+def spoken_words(segments: Iterable[TextSegment]) -> list[SpokenWord]:
     """Return the words of segments; their times are proportional to their letters."""
     words: list[SpokenWord] = []
     for segment in segments:
         texts = _WORDS.findall(segment.text)
         letters = sum([len(text) for text in texts])
         seconds = segment.end - segment.start
-        done = 0
+        position = 0
         for number, text in enumerate(texts):
-            start = segment.start + seconds * done / letters
-            done += len(text)
-            end = segment.start + seconds * done / letters
+            start = segment.start + seconds * position / letters
+            position += len(text)
+            end = segment.start + seconds * position / letters
             is_last = number == len(texts) - 1
             words.append(SpokenWord(text, start, end, is_last, segment.score))
     return words
 
 
-def common_length(words: Sequence[SpokenWord], others: Sequence[SpokenWord]) -> int:
+def common_length(
+    words: Sequence[SpokenWord], other_words: Sequence[SpokenWord]
+) -> int:
     """Return the number of first words that both have, apart from punctuation."""
     count = 0
-    for word, other in zip(words, others, strict=False):
+    for word, other in zip(words, other_words, strict=False):
         if word.key != other.key:
             break
         count += 1
@@ -101,13 +103,13 @@ def words_after(
     return list(words[best_place:])
 
 
-def _common_end(words: Sequence[SpokenWord], others: Sequence[SpokenWord]) -> int:
+def _common_end(words: Sequence[SpokenWord], other_words: Sequence[SpokenWord]) -> int:
     """Return the number of equal last words, up to a limit."""
     reversed_words = words[: -COMPARED_WORDS - 1 : -1]
-    reversed_others = others[: -COMPARED_WORDS - 1 : -1]
-    return common_length(reversed_words, reversed_others)
+    reversed_other_words = other_words[: -COMPARED_WORDS - 1 : -1]
+    return common_length(reversed_words, reversed_other_words)
 
 
-def text_of(words: Iterable[SpokenWord]) -> str:
+def joined_text(words: Iterable[SpokenWord]) -> str:
     """Return the text of words."""
     return "".join([word.text for word in words])

@@ -1,58 +1,54 @@
-// Live captions: the growing sound is sent again and again, and words are fixed once two answers agree.
+// Live captions: each new piece of sound is a step of a sequence, and the server says which words are final.
 import { html } from "../vendor/lit-html/lit-html.js";
 import { update } from "../page.js";
 import { t } from "../words.js";
-import { Agreement, wordsOf } from "./agreement.js";
+import { CaptionWords } from "./captionwords.js";
 import { samplesOf, RATE } from "./decoding.js";
 import { MicrophoneInput } from "./sound.js";
 
 const SLICE_MS = 500; // of sound between two looks
-const LEAST_S = 1; // of new sound before the model is asked
-const CUT_S = 15; // a longer window loses the sentences that are fixed
-const LARGEST_S = 28; // of sound in one request: one window of most models
 const LONGEST_MS = 300_000;
-const GOES_ON = new Set(["SUPERSEDED", "QUEUE_FULL", "LOW_POWER", "MODEL_NOT_READY", "DEADLINE_EXCEEDED"]);
+const GOES_ON = new Set(["QUEUE_FULL", "LOW_POWER", "MODEL_NOT_READY", "DEADLINE_EXCEEDED", "INVALID_REQUEST"]);
 
 export const captions = { name: "captions", create: (bench) => new CaptionsInput(bench) };
 
 class CaptionsInput extends MicrophoneInput {
   longestMs = LONGEST_MS;
   sliceMs = SLICE_MS;
+  words = new CaptionWords();
 
   begin(stream) {
-    Object.assign(this, { words: new Agreement(), base: 0, until: 0, isAsking: false });
+    Object.assign(this, { words: new CaptionWords(), sent: 0, isSending: false, waiting: null });
     super.begin(stream);
   }
 
-  /** Ask about what was recorded so far, unless the last answer is still to come. */
+  /** Send the sound since the last step; while one is under way, the newest recording waits. */
   async listen(blob, isLast = false) {
-    if (this.isAsking && !isLast) return;
-    this.isAsking = true;
-    const samples = await samplesOf(blob).catch(() => null); // a part may end inside a frame
-    if (samples !== null && (isLast || samples.length / RATE - this.until >= LEAST_S)) await this.ask(samples);
-    this.isAsking = false;
-    if (isLast) this.words.finish();
+    this.waiting = { blob, isLast };
+    if (this.isSending) return;
+    this.isSending = true;
+    while (this.waiting !== null) {
+      const { blob: recording, isLast: isEnd } = this.waiting;
+      this.waiting = null;
+      const samples = await samplesOf(recording).catch(() => null); // a part may end inside a frame
+      if (samples !== null) await this.send(samples, isEnd);
+    }
+    this.isSending = false;
     update();
   }
 
-  async ask(samples) {
-    this.until = samples.length / RATE;
-    const body = new Blob([samples.subarray(Math.round(this.base * RATE))]);
-    const query = { format: "float32", rate: RATE };
-    const failure = await this.bench.submit(
-      { body, query, name: "samples.f32", live: true, draw: (answer) => this.take(answer) },
-    );
-    if (failure && !GOES_ON.has(failure.code)) this.end();
-  }
-
-  take(answer) {
-    this.words.take(wordsOf(answer.text));
-    const seconds = this.until - this.base;
-    if (seconds > CUT_S) this.base += this.words.cut(answer.predictions);
-    if (this.until - this.base > LARGEST_S) {
-      this.words.finish();
-      this.base = this.until;
+  async send(samples, isLast) {
+    const piece = samples.subarray(this.sent);
+    if (!piece.length && !isLast) return;
+    const query = { format: "float32", rate: RATE, ...this.words.step(isLast) };
+    const draw = (answer) => this.words.take(answer);
+    const failure = await this.bench.submit({ body: new Blob([piece]), query, name: "samples.f32", live: true, draw });
+    if (!failure) {
+      this.sent = samples.length;
+      return;
     }
+    this.sent = Math.round(this.words.restart() * RATE);
+    if (!GOES_ON.has(failure.code)) this.end();
   }
 
   finish(blob) {
@@ -60,11 +56,10 @@ class CaptionsInput extends MicrophoneInput {
   }
 
   view() {
-    const { done, fixed, open } = this.words ?? new Agreement();
     return html`<p class="help">${t("captions.help")}</p>
       ${this.problem()}
       ${this.recordButton("captions.start", "captions.stop")}
-      <p class="captions" dir="auto"><span class="agreed">${[...done, ...fixed].join(" ")}</span>
-        <span class="open">${open.join(" ")}</span></p>`;
+      <p class="captions" dir="auto"><span class="agreed">${this.words.text}</span>
+        <span class="open">${this.words.open}</span></p>`;
   }
 }
