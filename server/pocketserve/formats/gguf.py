@@ -9,11 +9,12 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pocketserve.formats import DamagedFileError
+from pocketserve.formats.gguf_parts import MAX_PARTS, later_parts
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)
@@ -243,16 +244,88 @@ class _GgufReader:
         return _Array(length, tuple(numbers))
 
 
-_headers: dict[tuple[int, ...], GgufHeader] = {}
-"""Headers by the identity of their file: device, number, size and times."""
+@dataclass(frozen=True)
+class _GgufFile:
+    """One file of a model.
+
+    Attributes:
+        number: of a part, from 0.
+        count: of all parts; 1 for a whole model.
+        header: None for a later part, which has only tensors.
+        all_tensors: those of all parts; None if the file doesn't say.
+    """
+
+    number: int
+    count: int
+    header: GgufHeader | None
+    parameters: int
+    tensors: int
+    all_tensors: int | None
+    size: int
+
+
+_files: dict[tuple[int, ...], _GgufFile] = {}
+"""Files by their identity: device, number, size and times."""
 
 
 def read_gguf(path: Path) -> GgufHeader:
     """Read and check the header of a model. A file that didn't change is read once.
 
+    Args:
+        path: the first part, if the model has several.
+
     Raises:
-        DamagedFileError: it is damaged, or no model that can be served alone.
+        DamagedFileError: it is damaged, or no model that can be served.
     """
+    first = _read_file(path)
+    if first.header is None:
+        raise DamagedFileError(
+            f"it is part {first.number + 1} of {first.count} of a model, which can't be"
+            " served alone; add the first part, with all others beside it"
+        )
+    if first.count == 1:
+        return first.header
+    return _add_parts(path, first, first.header)
+
+
+def _add_parts(path: Path, first: _GgufFile, header: GgufHeader) -> GgufHeader:
+    """Return the header of a model in parts, which are checked."""
+    names = later_parts(path)
+    if len(names) != first.count - 1:
+        raise DamagedFileError(
+            f"it is part 1 of {first.count} of a model; its name must end in"
+            f" -00001-of-{first.count:05}.gguf, and the other parts must be beside it"
+        )
+    parts = [first]
+    for number, name in enumerate(names, 1):
+        beside = path.with_name(name)
+        if not beside.is_file():
+            raise DamagedFileError(
+                f"it is part 1 of {first.count} of a model, but {name} is missing;"
+                " put it beside the first part"
+            )
+        try:
+            part = _read_file(beside)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{name}: {error}") from error
+        if (part.number, part.count) != (number, first.count):
+            raise DamagedFileError(
+                f"{name} is part {part.number + 1} of {part.count}, and not"
+                f" {number + 1} of {first.count}; copy it again"
+            )
+        parts.append(part)
+    tensors = sum(part.tensors for part in parts)
+    if first.all_tensors not in (None, tensors):
+        raise DamagedFileError(
+            f"its parts have {tensors} tensors, and not {first.all_tensors}; copy all"
+            " parts of one model again"
+        )
+    parameters = sum(part.parameters for part in parts)
+    size = sum(part.size for part in parts)
+    return replace(header, parameters=parameters, file_bytes=size)
+
+
+def _read_file(path: Path) -> _GgufFile:
     try:
         with path.open("rb") as file:
             return _read_once(file)
@@ -260,20 +333,20 @@ def read_gguf(path: Path) -> GgufHeader:
         raise DamagedFileError(f"it cannot be read: {error.strerror}") from error
 
 
-def _read_once(file: BinaryIO) -> GgufHeader:
+def _read_once(file: BinaryIO) -> _GgufFile:
     stat = os.fstat(file.fileno())
     times = (stat.st_mtime_ns, stat.st_ctime_ns)
     identity = (stat.st_dev, stat.st_ino, stat.st_size, *times)
-    header = _headers.get(identity)
-    if header is None:
-        header = _read(file, stat.st_size)
-        if len(_headers) >= MAX_REMEMBERED:
-            _headers.clear()
-        _headers[identity] = header
-    return header
+    known = _files.get(identity)
+    if known is None:
+        known = _read(file, stat.st_size)
+        if len(_files) >= MAX_REMEMBERED:
+            _files.clear()
+        _files[identity] = known
+    return known
 
 
-def _read(file: BinaryIO, size: int) -> GgufHeader:
+def _read(file: BinaryIO, size: int) -> _GgufFile:
     reader = _GgufReader(file, size)
     _check_start(reader, size)
     tensors = reader.number("<Q")
@@ -282,8 +355,16 @@ def _read(file: BinaryIO, size: int) -> GgufHeader:
         raise DamagedFileError(f"it has {tensors} tensors and {keys} keys")
     values = _read_values(reader, keys)
     _refuse_other_kinds(values)
+    count = _integer(values, "split.count", 0, MAX_PARTS, default=1) or 1
+    number = _integer(values, "split.no", 0, count - 1, default=0)
+    if not tensors and count == 1:
+        raise DamagedFileError("it has no weights")
     parameters = _read_tensors(reader, tensors, values, size)
-    return _header(values, parameters, size)
+    header = _header(values, parameters, size) if number == 0 else None
+    all_tensors = values.get("split.tensors.count")
+    if not isinstance(all_tensors, int):
+        all_tensors = None
+    return _GgufFile(number, count, header, parameters, tensors, all_tensors, size)
 
 
 def _check_start(reader: _GgufReader, size: int) -> None:
@@ -318,20 +399,12 @@ def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
         )
     if kind != "model":
         raise DamagedFileError(f"it is of the kind {kind!r:.80}, and no model")
-    parts = values.get("split.count", 0)
-    if isinstance(parts, int) and parts > 1:
-        raise DamagedFileError(
-            f"it is one of {parts} parts of a model; merge them first with"
-            " `llama-gguf-split --merge`"
-        )
 
 
 def _read_tensors(
     reader: _GgufReader, count: int, values: Mapping[str, Any], file_bytes: int
 ) -> int:
     """Check that all tensors lie in the file; return the number of weights."""
-    if not count:
-        raise DamagedFileError("it has no weights")
     alignment = _integer(values, "general.alignment", 1, 1 << 20, default=32)
     parameters = 0
     end = 0

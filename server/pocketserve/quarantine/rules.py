@@ -113,17 +113,20 @@ def rules_for(
     return rules
 
 
-def rules_of_engine(model: Path, program: str, folder: Path) -> dict[str, list[str]]:
-    """Return the paths that a language model's process may use, by permission.
+def rules_of_engine(
+    model: Sequence[Path], program: str, folder: Path
+) -> dict[str, list[str]]:
+    """Return the paths that a model's own process may use, by permission.
 
     Args:
+        model: its files, or its folder.
         program: the engine's own program, or this Python.
         folder: the only folder that it may write to.
     """
     python = _python(str(folder))
     engine = os.path.dirname(os.path.realpath(program))
     return {
-        "read": [*_FACTS, str(model)],
+        "read": [*_FACTS, *map(str, model)],
         "execute": [*_SYSTEM, *python.readable, engine],
         "list": python.listed,
         "write": [str(folder)],

@@ -146,6 +146,8 @@ class Models(Mapping[str, ModelEntry]):
         if path.is_dir():
             return self._add_folder(name)
         kind = format_of_name(name)
+        if kind is not None and kind.main_file is not None and is_part(path):
+            return True
         if kind is not None and not name.endswith(".py") and name not in MARKERS:
             return self._add_file(path, stem_of(name))
         reason = advice(name, beside)

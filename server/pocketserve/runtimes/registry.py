@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +78,9 @@ NOT_MODELS = frozenset(
 SURE_CONTENTS = ("tflite", "executorch", "torchscript")
 """Formats whose first bytes or zip members are unmistakable."""
 
+_NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
+"""The end of the name of a part, without its suffix."""
+
 # PyTorch before 1.6 saved plain pickles: the PROTO opcode and a protocol number.
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
@@ -107,6 +111,8 @@ def stem_of(file_name: str) -> str:
     for suffix in kind.suffixes:
         if file_name.lower().endswith(suffix):
             stem = file_name[: len(file_name) - len(suffix)]
+            if kind.main_file is not None:
+                stem = _NUMBERED.sub("", stem)
             return stem or file_name
     return file_name
 
@@ -139,8 +145,19 @@ def claiming_format(path: Path) -> ModelFormat | None:
 
 def is_part(path: Path) -> bool:
     """Return whether a file belongs to another main file."""
+    main = _main_file(path.name)
+    if main is not None:
+        return path.with_name(main).is_file()
     candidates = [f for f in CLAIMING if path.name.startswith(f.part_starts)]
     return any(_claims(format, path) for format in candidates)
+
+
+def _main_file(file_name: str) -> str | None:
+    """Return the name of the main file of a later part, by its name alone."""
+    kind = format_of_name(file_name)
+    if kind is None or kind.main_file is None:
+        return None
+    return kind.main_file(file_name)
 
 
 def _claims(format: ModelFormat, path: Path) -> bool:

@@ -62,6 +62,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _load(folder: str, threads: int) -> Network:
+    # It is for pictures, which the server prepares itself; one that doesn't fit PyTorch
+    # would prevent the import of many architectures.
+    sys.modules["torchvision"] = None  # type: ignore[assignment]
     import torch
     import transformers
 

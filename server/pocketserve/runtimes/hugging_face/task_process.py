@@ -184,7 +184,7 @@ def _command(settings: NetworkSettings, folder: Path) -> list[str]:
     request = {
         "model": str(settings.folder),
         "threads": settings.threads,
-        "rules": rules_of_engine(settings.folder, sys.executable, folder),
+        "rules": rules_of_engine([settings.folder], sys.executable, folder),
         "data_limit": limit,
     }
     module = "pocketserve.runtimes.hugging_face.task_child"

@@ -10,6 +10,7 @@ FORMATS = (
         "pocketserve.runtimes.llm.session",
         suffixes=(".gguf",),
         magic=((0, b"GGUF"),),
+        main_file=late("pocketserve.formats.gguf_parts.first_part"),
         frameworks=(
             Requirement("xllamacpp", ".gguf language models", "xllamacpp", "llama-cpp"),
         ),
@@ -17,6 +18,7 @@ FORMATS = (
         own_threads=True,
         confines_itself=True,
         program_folders=late(f"{__name__}.engines.program_folders"),
+        other_files=late("pocketserve.formats.gguf_parts.later_parts"),
         properties=late(f"{__name__}.description.read_header_facts"),
         memory=late(f"{__name__}.memory.required_bytes"),
     ),

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
+from pocketserve.formats.gguf_parts import later_parts
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.base import RuntimeMissingError
@@ -152,7 +153,7 @@ class EngineProcess:
         request: dict[str, Any] = {
             "settings": asdict(settings),
             "arguments": arguments,
-            "rules": rules_of_engine(Path(settings.model), program, self._work.path),
+            "rules": rules_of_engine(_files(settings), program, self._work.path),
             "data_limit": memory_bytes + settings.load_bytes + SPARE_BYTES,
             "parent": os.getpid(),
         }
@@ -211,3 +212,9 @@ class EngineProcess:
     def _remove(self) -> None:
         self._log.close()
         self._work.remove()
+
+
+def _files(settings: EngineSettings) -> list[Path]:
+    """Return the model's file with its further parts, or its folder."""
+    path = Path(settings.model)
+    return [path, *(path.with_name(name) for name in later_parts(path))]
