@@ -157,7 +157,8 @@ class CompiledRequest:
             return self._encode(result)
         # Arrays of these forms had plain memory before, see _encode_first.
         chunks: list[bytes | memoryview] = [text]
-        chunks += [array.data.cast("B") for array in arrays]
+        for array in arrays:
+            chunks.append(array.data.cast("B"))
         return EncodedBody(chunks, len(text))
 
     def _encode_first(

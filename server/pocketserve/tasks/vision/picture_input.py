@@ -522,8 +522,10 @@ class PictureTask(ABC):
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return one run; the context is the picture's placement."""
         array, placement = self._picture.read(body, hints)
-        masks = self._picture.fill_masks(placement)
-        return Prepared([{self._picture.spec.name: array, **masks}], placement)
+        arrays = {self._picture.spec.name: array}
+        if self._picture.masks:
+            arrays.update(self._picture.fill_masks(placement))
+        return Prepared([arrays], placement)
 
     def annotate(
         self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any

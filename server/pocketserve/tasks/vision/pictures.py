@@ -16,7 +16,7 @@ import numpy as np
 
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.cancellation import checkpoint, hold_bytes
+from pocketserve.tasks.cancellation import checkpoint, current_check, hold_bytes
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import (
     ORIENTATIONS,
@@ -414,13 +414,14 @@ class CheckedReader(io.RawIOBase):
 
     def __init__(self, file: memoryview) -> None:
         self._file = file
+        self._check = current_check()
         self._at = 0
         self._left = MAX_READS
         if bytes(file[:2]) == b"BM":  # a BMP's runs are read byte by byte
             self._left = len(file) + 2
 
     def read(self, size: int | None = -1) -> bytes:
-        checkpoint()
+        self._check()
         self._left -= 1
         if self._left < 0:
             raise invalid_input(
