@@ -1,4 +1,4 @@
-"""Run recipes and write their rows of docs/compress.md: ``tools/compress_table.py [RECIPE…]``.
+"""Run recipes and write their rows of docs/generated/compression.md: ``tools/compress_table.py [RECIPE…]``.
 
 It needs scikit-learn, whose data the embedded models were trained on, and PyTorch or
 the converters' environments.
@@ -31,7 +31,7 @@ from pocketserve_lab.convert.process import ProcessLimits
 from pocketserve_lab.convert.run import ConversionSettings
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "compress.md"
+DOCUMENT = ROOT / "docs" / "generated" / "compression.md"
 HEAD = ("recipe", "model", "options", "before", "after", "bytes", "gzip")
 INPUTS = {"digits": "image", "petals": "features", "diabetes": "features"}
 

@@ -22,6 +22,7 @@ LONG_WORD = 10
 GENERATED = frozenset(
     {
         "docs/generated/benchmark-results.md",
+        "docs/generated/compression.md",
         "docs/generated/conversions.md",
         "docs/generated/evidence.md",
         "docs/generated/families.md",

@@ -1,4 +1,4 @@
-"""Read the table of docs/compress.md, and its tool."""
+"""Read the table of docs/generated/compression.md, and its tool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 def documented_rows(tool: ModuleType) -> list[Row]:
     """Return the document's rows; check that they match the tool's."""
-    text = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "generated" / "compression.md").read_text(encoding="utf-8")
     table = re.search(r"(?m)^\| recipe \| model \|.*\n\|.*\n((?:\|.*\n)+)", text)
     assert table is not None
     rows = []

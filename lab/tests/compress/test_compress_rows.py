@@ -1,4 +1,4 @@
-"""Measure every row of docs/compress.md again (``make test-convert``)."""
+"""Measure every row of docs/generated/compression.md again (``make test-convert``)."""
 
 from __future__ import annotations
 

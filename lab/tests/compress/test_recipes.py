@@ -1,4 +1,4 @@
-"""Test recipes as functions against the accuracies in docs/compress.md."""
+"""Test recipes as functions against the accuracies in docs/generated/compression.md."""
 
 from __future__ import annotations
 
