@@ -77,7 +77,7 @@ final class Calls {
     PreparedCall<InferResult> infer(String model, InferOptions options, Tensor... inputs) {
         for (Tensor input : inputs) {
             if (input == null) {
-                throw new IllegalArgumentException("an input is null");
+                throw new IllegalArgumentException("an input must not be null");
             }
         }
         InferOptions effective = options == null ? PLAIN_TENSORS : options;
@@ -132,7 +132,7 @@ final class Calls {
     private static JSONObject chatBody(String model, List<ChatMessage> messages, ChatOptions options) {
         encoded(model); // rejects invalid names
         if (messages == null || messages.isEmpty()) {
-            throw new IllegalArgumentException("a chat has a message at least");
+            throw new IllegalArgumentException("a chat needs at least one message");
         }
         try {
             JSONArray list = new JSONArray();
@@ -142,14 +142,14 @@ final class Calls {
             return options.toJson().put("model", model).put("messages", list).put("stream", true)
                     .put("stream_options", new JSONObject().put("include_usage", true));
         } catch (JSONException error) {
-            throw new IllegalArgumentException("an option is no JSON: " + error.getMessage(), error);
+            throw new IllegalArgumentException("an option is not valid JSON: " + error.getMessage(), error);
         }
     }
 
     /** A model's name as a part of a path. */
     static String encoded(String model) {
         if (model == null || model.isEmpty()) {
-            throw new IllegalArgumentException("a model has a name");
+            throw new IllegalArgumentException("a model needs a name");
         }
         return Request.encode(model);
     }

@@ -7,7 +7,7 @@ public final class ChatMessage {
 
     private ChatMessage(String role, String content) {
         if (content == null) {
-            throw new IllegalArgumentException("a message has a text");
+            throw new IllegalArgumentException("a message needs a text");
         }
         this.role = role;
         this.content = content;

@@ -146,7 +146,7 @@ final class Elements {
             data.get(values[i]);
         }
         if (data.hasRemaining()) {
-            throw new IllegalStateException("tensor " + name + ": bytes are left behind its last element");
+            throw new IllegalStateException("tensor " + name + ": bytes follow its last element");
         }
         return values;
     }

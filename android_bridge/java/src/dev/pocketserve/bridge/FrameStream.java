@@ -47,7 +47,7 @@ public final class FrameStream implements Closeable {
             throw new IllegalArgumentException("a stream needs a listener");
         }
         if (inFlight < 1 || inFlight > MAX_IN_FLIGHT) {
-            throw new IllegalArgumentException("inFlight lies between 1 and " + MAX_IN_FLIGHT + ", not " + inFlight);
+            throw new IllegalArgumentException("inFlight must be between 1 and " + MAX_IN_FLIGHT + ", not " + inFlight);
         }
         Calls.encoded(model); // rejects invalid names before the first frame
         this.calls = calls;

@@ -79,7 +79,7 @@ public final class Nv21 {
                     + size(width, height) + " bytes, not " + into.length);
         }
         if (uvPixelStride < 1) {
-            throw new IllegalArgumentException("uvPixelStride is 1 or more, not " + uvPixelStride);
+            throw new IllegalArgumentException("uvPixelStride must be 1 or more, not " + uvPixelStride);
         }
         int columns = half(width);
         int rows = half(height);

@@ -69,7 +69,7 @@ final class PairingExchange {
             }
         }
         if (digits.length() != 10 && digits.length() != 6) {
-            throw new IllegalArgumentException("a pairing code has 10 digits, that of an older server 6 digits");
+            throw new IllegalArgumentException("a pairing code has 10 digits, or 6 digits on older servers");
         }
         return digits.toString();
     }
@@ -112,7 +112,7 @@ final class PairingExchange {
      */
     String open(byte[] serverProof, byte[] sealed) {
         if (key == null) {
-            throw new IllegalStateException("prove() comes first");
+            throw new IllegalStateException("call prove() first");
         }
         if (!MessageDigest.isEqual(serverProof, mac("server", join(transcript, proof, sealed)))) {
             return null;

@@ -176,7 +176,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
 
         private static int port(int port) {
             if (port < 1 || port > 65_535) {
-                throw new IllegalArgumentException("a port lies between 1 and 65535, not " + port);
+                throw new IllegalArgumentException("a port must be between 1 and 65535, not " + port);
             }
             return port;
         }
@@ -286,7 +286,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          */
         public Builder retries(int count) {
             if (count < 0 || count > 100) {
-                throw new IllegalArgumentException("retries lies between 0 and 100, not " + count);
+                throw new IllegalArgumentException("retries must be between 0 and 100, not " + count);
             }
             this.retries = count;
             return this;
@@ -301,7 +301,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          */
         public Builder reconnectMs(int ms) {
             if (ms < 0) {
-                throw new IllegalArgumentException("reconnectMs is 0 or more, not " + ms);
+                throw new IllegalArgumentException("reconnectMs must be 0 or more, not " + ms);
             }
             this.reconnectMs = ms;
             return this;
@@ -373,7 +373,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
 
         private Builder checkFallback(Builder other) {
             if (other == this || other.fallback != null) {
-                throw new IllegalArgumentException("a fallback is another server, and has no fallback itself");
+                throw new IllegalArgumentException("a fallback must not have a fallback of its own");
             }
             return other;
         }

@@ -63,7 +63,7 @@ final class RawInputs {
 
     private static String quoted(String text) {
         if (text == null) {
-            throw new IllegalArgumentException("a text is null");
+            throw new IllegalArgumentException("a text must not be null");
         }
         return JSONObject.quote(text);
     }

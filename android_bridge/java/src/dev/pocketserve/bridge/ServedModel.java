@@ -32,7 +32,7 @@ public final class ServedModel {
      */
     public ServedModel(PocketServe server, String name, String version, String fingerprint, String command) {
         if (server == null || name == null || fingerprint == null || command == null) {
-            throw new IllegalArgumentException("a served model has a client, a name, a fingerprint and a command");
+            throw new IllegalArgumentException("a served model needs a client, a name, a fingerprint and a command");
         }
         this.server = server;
         this.name = name;

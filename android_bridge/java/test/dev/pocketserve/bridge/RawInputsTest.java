@@ -38,7 +38,7 @@ public class RawInputsTest {
             RawInputs.texts(Arrays.asList("a", null));
             fail("a null was taken");
         } catch (IllegalArgumentException error) {
-            assertEquals("a text is null", error.getMessage());
+            assertEquals("a text must not be null", error.getMessage());
         }
     }
 

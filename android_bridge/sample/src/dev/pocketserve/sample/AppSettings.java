@@ -7,7 +7,7 @@ import dev.pocketserve.bridge.PredictOptions;
 import dev.pocketserve.bridge.Transport;
 import dev.pocketserve.sample.pure.TokenText;
 
-/** The settings of the person, in the app's private storage: other apps, and backups, do not get at it. */
+/** The user's settings, in the app's private storage, which other apps and backups can't read. */
 final class AppSettings {
     static final String DEFAULT_PROGRAM = "$PREFIX/bin/pocketserve";
     private static final String FILE = "settings";
@@ -51,7 +51,7 @@ final class AppSettings {
         return stored.getString("models_folder", "");
     }
 
-    /** The model that was chosen last, or null. */
+    /** The last chosen model, or null. */
     String model() {
         return stored.getString("model", null);
     }
@@ -65,7 +65,7 @@ final class AppSettings {
         stored.edit().putString("model", name).putString("version", version).apply();
     }
 
-    /** What goes with every picture: the version if one was chosen, and that a mask is wanted where there is one. */
+    /** Options of every picture: the chosen version, and a mask if the model has one. */
     PredictOptions questions() {
         PredictOptions options = new PredictOptions().parameter("mask", "png");
         String version = version();
@@ -81,7 +81,7 @@ final class AppSettings {
         stored.edit().putBoolean("camera_asked", true).apply();
     }
 
-    /** Keeps a token, and the ports where the text names them; null forgets the token. */
+    /** Stores a token, and the ports if the text has them; null deletes the token. */
     void setToken(TokenText text) {
         SharedPreferences.Editor edit = stored.edit();
         edit.putString("token", text == null ? null : text.token);
@@ -104,7 +104,7 @@ final class AppSettings {
                 .putString("models_folder", modelsFolder).apply();
     }
 
-    /** A description of the server, without callbacks' executor. */
+    /** Builds a client of the server, without an executor for callbacks. */
     PocketServe.Builder server() {
         PocketServe.Builder builder = PocketServe.builder().httpPort(httpPort()).socketPort(socketPort())
                 .transport(transport());

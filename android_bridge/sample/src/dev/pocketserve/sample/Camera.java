@@ -40,22 +40,22 @@ final class Camera {
     private boolean front;
     private volatile int display;
     private boolean live;
-    /** Counts openings, so that what comes late of one that was closed meanwhile is told from the present one. */
+    /** Counts openings, to recognise late events of a camera that has been closed since. */
     private int opening;
 
     /** Receives the camera's events, on its thread. */
     interface Listener {
-        /** A picture was taken; its EXIF data say how to turn it. */
+        /** A picture was taken; its EXIF data have the orientation. */
         void onPicture(byte[] jpeg);
 
         /**
-         * A frame in live mode; the listener copies what it needs and does not close it.
+         * A frame in live mode. The listener copies the data and doesn't close the frame.
          *
          * @param rotation degrees clockwise that turn the picture upright
          */
         void onFrame(Image image, int rotation);
 
-        /** The camera cannot be used any more; a text for the person. */
+        /** The camera can't be used any more; a text for the user. */
         void onCameraError(int reason);
     }
 
@@ -134,7 +134,7 @@ final class Camera {
         setRotation(display);
     }
 
-    /** The screen's content was turned, or the view has another size: the preview is turned and cut to fit. */
+    /** Turns and crops the preview after the screen's rotation or the view's size has changed. */
     void setRotation(int degrees) {
         display = degrees;
         if (outputs == null || view.getWidth() == 0) {
@@ -200,7 +200,7 @@ final class Camera {
         }
     }
 
-    /** Gives the camera back. */
+    /** Releases the camera. */
     void close() {
         session = null;
         opening++;
@@ -209,7 +209,7 @@ final class Camera {
             device = null;
         }
         if (outputs != null) {
-            handler.post(outputs); // it may be read from there now; the thread ends after that
+            handler.post(outputs); // The outputs may still be read there; the thread ends after that.
             outputs = null;
         }
         if (thread != null) {
@@ -230,7 +230,7 @@ final class Camera {
         });
     }
 
-    /** The camera was opened, or lost. Its fields belong to the main thread, so everything is handed there. */
+    /** Receives the camera's state. Its fields belong to the main thread, so events are posted there. */
     private final class DeviceListener extends CameraDevice.StateCallback {
         private final int number;
 
@@ -262,7 +262,7 @@ final class Camera {
     }
 
     private void begin(CameraDevice opened, int number) {
-        if (number != opening) { // closed in the meantime, and perhaps opened again
+        if (number != opening) { // Closed in the meantime, and perhaps opened again.
             opened.close();
             return;
         }
@@ -276,7 +276,7 @@ final class Camera {
         }
     }
 
-    /** The camera is ready to give pictures. */
+    /** The camera is ready. */
     private final class SessionListener extends CameraCaptureSession.StateCallback {
         @Override
         public void onConfigured(final CameraCaptureSession configured) {
@@ -320,7 +320,7 @@ final class Camera {
             try {
                 newest = reader.acquireLatestImage();
             } catch (IllegalStateException closed) {
-                return; // the reader was closed while this was on its way
+                return; // The reader was closed in the meantime.
             }
             if (newest == null) {
                 return;

@@ -10,7 +10,7 @@ import dev.pocketserve.sample.pure.PictureSizes;
 import java.util.Arrays;
 import java.util.List;
 
-/** What a camera writes to: preview, frames and pictures. To be run on the camera's thread to give all of it back. */
+/** The camera's outputs: preview, frames and pictures. Run it on the camera's thread to release them. */
 final class CameraOutputs implements Runnable {
     private static final int PREVIEW_LONG_SIDE = 1280;
     private static final int FRAME_LONG_SIDE = 640;
@@ -22,7 +22,7 @@ final class CameraOutputs implements Runnable {
     final Size previewSize;
 
     /**
-     * Makes them in sizes that the camera has.
+     * Creates the outputs in sizes that the camera supports.
      *
      * @throws IllegalArgumentException when it has none of a kind
      */

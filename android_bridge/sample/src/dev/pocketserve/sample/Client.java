@@ -4,7 +4,7 @@ import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 import java.util.concurrent.Executor;
 
-/** The app's one client of the server. It exists while the screen is seen: in the background nothing is connected. */
+/** The app's only client. It exists while the screen is visible; in the background the app has no connection. */
 final class Client {
     private final AppSettings settings;
     private final Executor callbacks;
@@ -15,7 +15,7 @@ final class Client {
         this.callbacks = callbacks;
     }
 
-    /** Makes one for the settings as they are now; connects to nothing. */
+    /** Creates a client for the current settings, without connecting. */
     void open() {
         close();
         client = build();

@@ -7,7 +7,10 @@ import android.os.Bundle;
 import android.widget.Toast;
 import dev.pocketserve.sample.pure.TokenText;
 
-/** Takes the token that {@code pocketserve token} printed in Termux. Not exported: only our PendingIntent comes. */
+/**
+ * Receives the token that {@code pocketserve token} printed in Termux. Not exported, so only our PendingIntent can
+ * reach it.
+ */
 public final class CommandResult extends BroadcastReceiver {
     /** Makes an open settings screen reload. */
     static Runnable onToken;

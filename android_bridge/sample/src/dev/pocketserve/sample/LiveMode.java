@@ -17,10 +17,10 @@ import java.io.ByteArrayOutputStream;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Sends camera frames, always the newest, and measures how fast answers come. */
+/** Sends the newest camera frames, and measures the rate of answers. */
 final class LiveMode implements StreamListener {
     private static final int JPEG_QUALITY = 80;
-    /** The share of the newest answer in the frame rate. */
+    /** The weight of the newest answer in the frame rate. */
     private static final double NEWEST = 0.2;
 
     private final FrameStream stream;
@@ -45,7 +45,7 @@ final class LiveMode implements StreamListener {
         void onLiveError(PocketServeException error);
     }
 
-    /** A frame whose answer has not come yet. */
+    /** A frame without an answer yet. */
     private static final class Sent {
         private final long at;
         private final int width;
@@ -84,7 +84,7 @@ final class LiveMode implements StreamListener {
                 long number = stream.offer(body, raw ? "application/octet-stream" : "image/jpeg", options);
                 sent.put(number, new Sent(now, sideways ? height : width, sideways ? width : height));
             } catch (IllegalStateException closed) {
-                sent.clear(); // the camera had one more frame on its way
+                sent.clear(); // The camera had delivered one more frame.
             }
         }
     }

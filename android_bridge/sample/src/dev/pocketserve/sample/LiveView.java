@@ -5,7 +5,7 @@ import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 import dev.pocketserve.bridge.Prediction;
 
-/** The live mode on the screen: begins and ends it, and shows its answers over the preview. */
+/** Starts and stops live mode, and shows its answers over the preview. */
 final class LiveView implements LiveMode.Listener {
     private final AppSettings settings;
     private final Camera camera;
@@ -22,7 +22,7 @@ final class LiveView implements LiveMode.Listener {
     }
 
     /**
-     * Ends what runs, and begins anew if that is wanted and possible.
+     * Stops live mode, and restarts it if it is switched on and possible.
      *
      * @param client null as long as there is none
      */

@@ -19,9 +19,9 @@ import dev.pocketserve.sample.pure.SharedPicture;
 import java.util.List;
 
 /**
- * The first screen: camera, picture, answers. Here is what only an activity can do: its life, permissions and other
- * screens. {@link MainScreen} has the views, {@link PictureQuestions} and {@link LiveView} ask the server,
- * {@link Starter} starts it. Camera and connection live from onStart to onStop: nothing runs in the background.
+ * The first screen: camera, picture, answers. This class has the lifecycle, permissions and other screens. {@link
+ * MainScreen} has the views, {@link PictureQuestions} and {@link LiveView} send requests, {@link Starter} starts the
+ * server. Camera and connection exist from onStart to onStop: nothing runs in the background.
  */
 public final class MainActivity extends Activity implements MainScreen.Listener, ModelChoice.Listener,
         Starter.Listener, ProblemPanel.Listener, Camera.Listener, Viewfinder.Listener {

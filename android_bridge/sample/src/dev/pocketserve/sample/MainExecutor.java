@@ -4,7 +4,7 @@ import android.os.Handler;
 import android.os.Looper;
 import java.util.concurrent.Executor;
 
-/** Runs callbacks where views may be touched. */
+/** Runs callbacks on the main thread. */
 final class MainExecutor implements Executor {
     private final Handler handler = new Handler(Looper.getMainLooper());
 

@@ -21,7 +21,7 @@ import dev.pocketserve.sample.pure.SpeechGate;
 
 /** The views of the first screen, without servers and cameras. Main thread only. */
 final class MainScreen {
-    /** TalkBack says no more than one answer in this time. */
+    /** TalkBack announces at most one answer in this time. */
     private static final long SPEECH_INTERVAL_MS = 1000;
     /** The view that the camera draws on. */
     final TextureView preview;
@@ -36,15 +36,15 @@ final class MainScreen {
     private final Shown shown;
     private final Switch liveSwitch;
 
-    /** The wishes of the person. */
+    /** The user's actions. */
     interface Listener {
-        /** A picture by the camera. */
+        /** Take a picture with the camera. */
         void onShutter();
 
-        /** A picture that is there already. */
+        /** Choose an existing picture. */
         void onGallery();
 
-        /** Frames of the camera, one after the other, or no longer. */
+        /** Start or stop live mode. */
         void onLiveSwitched(boolean on);
     }
 
@@ -99,14 +99,14 @@ final class MainScreen {
         });
     }
 
-    /** Side by side when the screen is wide: turning the phone does not make the activity anew. */
+    /** Arranges the parts side by side on a wide screen: rotation doesn't recreate the activity. */
     void arrange(Configuration screen) {
         boolean wide = screen.orientation == Configuration.ORIENTATION_LANDSCAPE;
         arrange((LinearLayout) activity.findViewById(R.id.choices), wide, ViewGroup.LayoutParams.WRAP_CONTENT, 0);
         arrange((LinearLayout) activity.findViewById(R.id.content), wide, ViewGroup.LayoutParams.MATCH_PARENT, 1);
     }
 
-    /** Gives all parts the same share of the width; or, one above the other, this share of the height. */
+    /** Gives all parts an equal share of the width or, if stacked, this share of the height. */
     private static void arrange(LinearLayout parts, boolean wide, int height, int share) {
         parts.setOrientation(wide ? LinearLayout.HORIZONTAL : LinearLayout.VERTICAL);
         for (int i = 0; i < parts.getChildCount(); i++) {
@@ -126,7 +126,7 @@ final class MainScreen {
         overlay.clear();
     }
 
-    /** A picture in place of the preview. */
+    /** Shows a picture instead of the preview. */
     void showPicture(Pictures photo) {
         show(photo, Overlay.EMPTY);
     }
@@ -142,7 +142,7 @@ final class MainScreen {
     /** Shows the answer to a picture. */
     void showAnswer(Pictures photo, Prediction answer, long tookMs) {
         results.add(answer, tookMs);
-        if (shown.picture == photo) { // the person may have gone back to the camera meanwhile
+        if (shown.picture == photo) { // the user may have returned to the camera in the meantime
             show(photo, Overlay.of(answer.getJson()));
         }
     }
@@ -157,14 +157,14 @@ final class MainScreen {
         liveSwitch.setChecked(false);
     }
 
-    /** Room for a line about the frames, still empty. */
+    /** Shows an empty line for the frame rate. */
     void showLiveStatus(boolean on) {
         liveStatus.setVisibility(on ? View.VISIBLE : View.GONE);
         liveStatus.setText("");
         speech.reset();
     }
 
-    /** Shows the answer to a frame; TalkBack says it when it has changed. */
+    /** Shows the answer to a frame; TalkBack announces it if it has changed. */
     void showLive(Prediction prediction, int width, int height, boolean mirrored, double framesPerSecond,
             long latencyMs) {
         liveStatus.setText(
@@ -173,16 +173,16 @@ final class MainScreen {
         Label best = prediction.getBest();
         String text = best == null ? activity.getString(R.string.nothing) : best.getLabel();
         if (speech.admits(text, SystemClock.elapsedRealtime())) {
-            spoken.setContentDescription(text); // a live region: the change is spoken
+            spoken.setContentDescription(text); // a live region: changes are announced
         }
     }
 
-    /** Nothing is drawn over the preview any more. */
+    /** Removes drawings from the preview. */
     void clearOverlay() {
         overlay.clear();
     }
 
-    /** A short message; from any thread. */
+    /** Shows a short message; from any thread. */
     void say(final String text) {
         mainThread.execute(new Runnable() {
             @Override

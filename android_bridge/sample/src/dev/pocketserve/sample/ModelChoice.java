@@ -12,7 +12,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-/** The models and versions that the server has, and the person's choice of both; the settings remember it. */
+/** The server's models and versions, and the user's choice, which is stored in the settings. */
 final class ModelChoice {
     private final Context context;
     private final AppSettings settings;
@@ -23,7 +23,7 @@ final class ModelChoice {
 
     /** Receives the choice. */
     interface Listener {
-        /** Another model or version was chosen. */
+        /** The user chose another model or version. */
         void onModelChosen();
     }
 
@@ -36,7 +36,7 @@ final class ModelChoice {
     }
 
     /**
-     * Offers what the server has; what was chosen before stays chosen where it is among them.
+     * Lists the server's models. The previous choice stays selected if it is listed.
      *
      * @return false when there is no model for pictures
      */
@@ -48,7 +48,7 @@ final class ModelChoice {
         return model != null;
     }
 
-    /** The first entry names no version: the server's default one answers, also when that changes. */
+    /** The first entry is the server's default version, even if that changes. */
     private void offerVersions(String model, String version) {
         List<String> known = model == null ? Collections.<String>emptyList() : menu.versions(model);
         List<String> entries = new ArrayList<>();
@@ -72,7 +72,7 @@ final class ModelChoice {
         if (other) {
             offerVersions(model, null);
         } else if (model == null || same(version, settings.version())) {
-            return; // a list that was filled tells of its selection, too
+            return; // filling a list also reports a selection
         } else {
             settings.setModel(model, version);
         }

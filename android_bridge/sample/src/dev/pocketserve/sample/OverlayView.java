@@ -33,7 +33,7 @@ public final class OverlayView extends View {
     private boolean filling;
     private boolean mirrored;
 
-    /** As the layout inflates it. */
+    /** Called when the layout is inflated. */
     public OverlayView(Context context, AttributeSet attributes) {
         super(context, attributes);
         density = getResources().getDisplayMetrics().density;
@@ -108,7 +108,7 @@ public final class OverlayView extends View {
         for (int i = boxes.size() - 1; i >= 0; i--) { // the best one on top
             drawFrame(canvas, geometry.frame(boxes.get(i)), boxes.get(i));
         }
-        for (int i = boxes.size() - 1; i >= 0; i--) { // no frame runs through a name
+        for (int i = boxes.size() - 1; i >= 0; i--) { // frames don't cross names
             drawName(canvas, geometry.frame(boxes.get(i)), boxes.get(i));
         }
     }

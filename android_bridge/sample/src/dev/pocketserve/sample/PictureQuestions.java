@@ -12,8 +12,8 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /**
- * Asks about single pictures: read and decoded in the background, asked about and shown on the main thread. A picture
- * that came before the server answers, or whose answer was cut off, waits for {@link #resume}.
+ * Sends single pictures. They are read and decoded in the background, sent and shown on the main thread. A picture that
+ * can't be sent yet, or whose answer was interrupted, waits for {@link #resume}.
  */
 final class PictureQuestions {
     private final Context context;
@@ -53,7 +53,7 @@ final class PictureQuestions {
 
     /** Sends an encoded picture; from any thread. */
     void ask(final byte[] encoded) {
-        if (background.isShutdown()) { // the camera was a little late
+        if (background.isShutdown()) { // the camera was late
             return;
         }
         background.execute(new Runnable() {
@@ -106,7 +106,7 @@ final class PictureQuestions {
             @Override
             public void onError(PocketServeException error) {
                 if (Problem.isOurs(error)) {
-                    return; // it waits until the screen is seen again
+                    return; // it waits until the screen is visible again
                 }
                 if (Problem.of(error) == Problem.OTHER) {
                     forget(picture);
@@ -121,7 +121,7 @@ final class PictureQuestions {
         shown.waiting = shown.waiting == picture ? null : shown.waiting;
     }
 
-    /** Takes no more pictures. */
+    /** Stops accepting pictures. */
     void close() {
         background.shutdown();
     }

@@ -12,7 +12,7 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 
-/** A picture as it is sent, and as it is shown. */
+/** A picture as sent, and as shown. */
 final class Pictures {
     /** Larger files are rejected before they fill the memory. */
     static final int MAX_MEGABYTES = 32;
@@ -20,7 +20,7 @@ final class Pictures {
 
     final byte[] encoded;
     final Bitmap preview;
-    /** Pixels of the upright picture, which boxes are about. */
+    /** Pixels of the upright picture, to which boxes refer. */
     final int width;
     final int height;
 
@@ -68,7 +68,7 @@ final class Pictures {
     }
 
     /**
-     * Decodes a picture small enough for the screen, upright.
+     * Decodes a picture upright, scaled down for the screen.
      *
      * @param folder for a file of a moment: Android 6 reads EXIF data from files only
      * @throws IOException when it is no picture

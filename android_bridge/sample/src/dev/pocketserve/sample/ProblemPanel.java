@@ -84,7 +84,7 @@ final class ProblemPanel {
         }
     }
 
-    /** Says that the person did not allow the camera, with the way on from there. */
+    /** Explains that the camera is not allowed, and what to do. */
     void show(CameraAccess access) {
         boolean settled = access == CameraAccess.ONLY_SETTINGS;
         int help = settled ? R.string.camera_settings : R.string.camera_permission;
@@ -92,7 +92,7 @@ final class ProblemPanel {
                 settled ? Problem.Action.SYSTEM_SETTINGS : Problem.Action.CAMERA);
     }
 
-    /** Returns the way to the system's settings of this app, where permissions are. */
+    /** Returns an intent for the system's settings of this app, which have the permissions. */
     static Intent systemSettings(Context context) {
         Uri app = Uri.fromParts("package", context.getPackageName(), null);
         return new Intent(Settings.ACTION_APPLICATION_DETAILS_SETTINGS, app);
@@ -113,14 +113,14 @@ final class ProblemPanel {
         panel.setVisibility(View.GONE);
     }
 
-    /** The server answers: what was said of the camera stays. */
+    /** The server answers: hides its problem, but not the camera's. */
     void hideServer() {
         if (!isOfCamera()) {
             hide();
         }
     }
 
-    /** The camera is open: what was said of the server stays. */
+    /** The camera is open: hides its problem, but not the server's. */
     void hideCamera() {
         if (isOfCamera()) {
             hide();

@@ -14,7 +14,7 @@ import android.widget.Toolbar;
 import dev.pocketserve.sample.pure.CameraAccess;
 import dev.pocketserve.sample.pure.QrScan;
 
-/** Reads the QR code of {@code pocketserve token --qr} by the camera, keeps its token, and closes. */
+/** Reads the QR code of {@code pocketserve token --qr} with the camera, stores its token, and closes. */
 public final class ScanActivity extends Activity implements Camera.Listener, Viewfinder.Listener {
     private final MainExecutor mainThread = new MainExecutor();
     private final QrScan scan = new QrScan();
@@ -26,7 +26,7 @@ public final class ScanActivity extends Activity implements Camera.Listener, Vie
     @Override
     protected void onCreate(Bundle state) {
         super.onCreate(state);
-        // Who sees the code has the token: it must not appear in screenshots.
+        // Anyone who sees the code has the token: it must not appear in screenshots.
         getWindow().addFlags(WindowManager.LayoutParams.FLAG_SECURE);
         setContentView(R.layout.activity_scan);
         setActionBar((Toolbar) findViewById(R.id.bar));
@@ -90,7 +90,7 @@ public final class ScanActivity extends Activity implements Camera.Listener, Vie
 
     private void show(int text) {
         TextView hint = (TextView) findViewById(R.id.scan_hint);
-        if (!getString(text).contentEquals(hint.getText())) { // a screen reader says it again each time it is set
+        if (!getString(text).contentEquals(hint.getText())) { // a screen reader announces it each time it is set
             hint.setText(text);
         }
     }

@@ -21,10 +21,10 @@ final class ServerStart {
 
     /** Receives the outcome. */
     interface Listener {
-        /** The server takes requests. */
+        /** The server accepts requests. */
         void onStarted();
 
-        /** It does not answer, or something else does. */
+        /** The server doesn't answer, or another app does. */
         void onNotStarted(PocketServeException error);
     }
 

@@ -30,7 +30,7 @@ import java.nio.charset.Charset;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** Address and start of the server, and the token: by a code, pasted, from a file, or from Termux. */
+/** Address and start of the server, and the token: from a code, the clipboard, a file or Termux. */
 public final class SettingsActivity extends Activity implements View.OnClickListener {
     private static final int PICK_FILE = 1;
     private static final int ASK_TERMUX = 2;
@@ -120,7 +120,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
 
     @Override
     public void onClick(View button) {
-        int id = button.getId(); // no switch: in today's builds the numbers of R are no constants
+        int id = button.getId(); // no switch: R's numbers are not constants
         if (id == R.id.pair) {
             pair();
         } else if (id == R.id.scan) {
@@ -182,7 +182,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         return true;
     }
 
-    /** A token was saved, and perhaps ports with it. */
+    /** A token was saved, possibly with ports. */
     private void showSaved() {
         field(R.id.http_port).setText(String.valueOf(settings.httpPort()));
         field(R.id.socket_port).setText(String.valueOf(settings.socketPort()));
@@ -223,7 +223,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         });
     }
 
-    /** A small text file; empty when it cannot be read, or is no small text file. */
+    /** Reads a small text file; returns an empty text if it can't be read or is too large. */
     private String read(Uri address) {
         try (InputStream stream = getContentResolver().openInputStream(address)) {
             return stream == null ? "" : new String(
@@ -268,7 +268,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
                 if (token != null) {
                     keep(token);
                     if (CommandResult.onToken != null) {
-                        CommandResult.onToken.run(); // a screen that was turned meanwhile is another one
+                        CommandResult.onToken.run(); // a rotated screen is a new instance
                     }
                 } else {
                     say(message);

@@ -4,14 +4,14 @@ import dev.pocketserve.sample.pure.Overlay;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The state of the first screen, which survives a change of theme, language or size. */
+/** The state of the first screen, kept when theme, language or size change. */
 final class Shown {
     /** Two lines for each answer, newest first. */
     final List<String[]> answers = new ArrayList<>();
-    /** The picture in place of the preview, or null. */
+    /** The picture shown instead of the preview, or null. */
     Pictures picture;
     /** The drawing over the picture. */
     Overlay overlay = Overlay.EMPTY;
-    /** The picture whose answer has not come yet, or null. */
+    /** The picture that is waiting for its answer, or null. */
     Pictures waiting;
 }

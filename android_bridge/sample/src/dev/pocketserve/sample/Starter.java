@@ -12,12 +12,12 @@ final class Starter {
     private final Listener listener;
     private ServerStart waiting;
 
-    /** The part of the activity. */
+    /** What the activity has to do. */
     interface Listener {
         /** The app must request {@link Termux#PERMISSION} first. */
         void onTermuxPermissionNeeded();
 
-        /** The server takes requests. */
+        /** The server accepts requests. */
         void onStarted();
     }
 
@@ -28,7 +28,7 @@ final class Starter {
         this.listener = listener;
     }
 
-    /** Starts it, if Termux is there and allows it. */
+    /** Starts the server, if Termux is installed and allows it. */
     void start(PocketServe client) {
         Termux termux = new Termux(context);
         switch (termux.state()) {
@@ -74,7 +74,7 @@ final class Starter {
         waiting.ask();
     }
 
-    /** The person did not allow it. */
+    /** The user denied it. */
     void notAllowed() {
         cannot(R.string.termux_permission);
     }

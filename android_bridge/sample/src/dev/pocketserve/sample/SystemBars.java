@@ -6,15 +6,15 @@ import android.view.WindowInsets;
 import dev.pocketserve.sample.pure.Edges;
 
 /**
- * Keeps a screen clear of status bar, navigation bar, cut-outs and keyboard. From Android 15 a window reaches behind
- * all of them; before, the system itself keeps it clear and these distances are 0.
+ * Keeps the contents clear of status bar, navigation bar, cut-outs and keyboard. From Android 15 on, windows extend
+ * behind them; before that, these distances are 0.
  */
 final class SystemBars {
     private SystemBars() {
     }
 
     /**
-     * Gives both views padding, beside their own, whenever the distances change.
+     * Adds padding to both views whenever the distances change.
      *
      * @param bar at the top; its colour reaches behind the status bar
      * @param below everything else
@@ -42,7 +42,7 @@ final class SystemBars {
         view.setPadding(edges.left, edges.top, edges.right, edges.bottom);
     }
 
-    /** The old methods leave cut-outs out; the new ones are not in the classes that this is compiled with. */
+    /** The old methods ignore cut-outs; the new ones are missing in the classes that this is compiled with. */
     private static Edges edges(WindowInsets insets) {
         if (Build.VERSION.SDK_INT >= 30) {
             try {

@@ -8,7 +8,7 @@ import android.os.Build;
 import java.lang.reflect.InvocationTargetException;
 
 /**
- * Runs commands in Termux by its RUN_COMMAND intent.
+ * Runs commands in Termux with its RUN_COMMAND intent.
  *
  * <p>The server is started without a PendingIntent for its outcome: Termux ends commands that have one together with
  * its service, and leaves the others running.
@@ -19,7 +19,7 @@ final class Termux {
     private static final String SERVICE = "com.termux.app.RunCommandService";
     private static final String ACTION = "com.termux.RUN_COMMAND";
     private static final String EXTRA = "com.termux.RUN_COMMAND_";
-    /** PendingIntent.FLAG_MUTABLE, which Android 6 does not have and 12 insists on: Termux adds the outcome. */
+    /** PendingIntent.FLAG_MUTABLE, which Android 6 lacks and Android 12 requires: Termux adds the outcome. */
     private static final int FLAG_MUTABLE = 1 << 25;
 
     private final Context context;

@@ -10,11 +10,11 @@ import android.view.TextureView;
 import dev.pocketserve.sample.pure.CameraAccess;
 
 /**
- * The camera's life on a screen: open while the screen is seen, the permission is given and the preview has a place.
- * Of the main thread.
+ * The camera of a screen: open while the screen is visible, the permission is granted and the preview has a surface.
+ * Main thread only.
  */
 final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayManager.DisplayListener {
-    /** The number of the question to Android; screens take others for theirs. */
+    /** The request code for the permission; screens use other codes. */
     static final int ASK_CAMERA = 100;
 
     private final Activity activity;
@@ -28,10 +28,10 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
 
     /** Receives the camera's state. */
     interface Listener {
-        /** Frames and pictures can be had. */
+        /** The camera delivers frames and pictures. */
         void onCameraOpened();
 
-        /** The person did not allow it. */
+        /** The user denied it. */
         void onCameraRefused(CameraAccess access);
     }
 
@@ -44,19 +44,19 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
         view.setSurfaceTextureListener(this);
     }
 
-    /** The permission is not asked for before the person wants the camera: another picture is what they want. */
+    /** Doesn't request the permission before the user wants the camera. */
     void waitToAsk() {
         asks = false;
     }
 
-    /** The screen is seen. */
+    /** The screen became visible. */
     void start() {
         started = true;
         displays().registerDisplayListener(this, null);
         open(false);
     }
 
-    /** The screen is not seen any more. */
+    /** The screen is no longer visible. */
     void stop() {
         started = false;
         displays().unregisterDisplayListener(this);
@@ -68,7 +68,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
     }
 
     /**
-     * Opens the camera if nothing is in the way.
+     * Opens the camera if possible.
      *
      * @param ask whether to ask for the permission where it is missing
      */
@@ -90,7 +90,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
         }
     }
 
-    /** Android's answer to ASK_CAMERA; an empty one means that the question was interrupted. */
+    /** Receives Android's answer to ASK_CAMERA; an empty one means that the dialog was interrupted. */
     void onAnswer(int[] granted) {
         if (granted.length == 0) {
             return;
@@ -106,7 +106,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
         }
     }
 
-    /** Follows the screen when it was turned. */
+    /** Adapts to the screen's rotation. */
     void turn() {
         camera.setRotation(degrees());
     }
@@ -117,7 +117,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
 
     @Override
     public void onSurfaceTextureAvailable(SurfaceTexture texture, int width, int height) {
-        open(asks && !settings.cameraAsked()); // once by itself, then when the person wants it
+        open(asks && !settings.cameraAsked()); // once automatically, then when the user wants it
     }
 
     @Override
@@ -148,6 +148,6 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
 
     @Override
     public void onDisplayChanged(int display) {
-        turn(); // by half a turn at once, which is no new configuration
+        turn(); // a half turn is not a new configuration
     }
 }

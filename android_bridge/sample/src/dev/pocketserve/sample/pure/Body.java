@@ -4,7 +4,7 @@ import java.util.Arrays;
 import org.json.JSONArray;
 import org.json.JSONObject;
 
-/** The points of a body on a picture, and the lines between them. */
+/** The points of a body on a picture, and the lines that connect them. */
 public final class Body {
     /** Less likely points are not drawn, as in the server's own drawings. */
     private static final double LEAST_SCORE = 0.3;
@@ -14,7 +14,7 @@ public final class Body {
         {11, 13}, {13, 15}, {12, 14}, {14, 16}};
     private static final int COCO_POINTS = 17;
 
-    /** The body's place in the answer, from 0: its colour. */
+    /** The body's index in the answer, which determines its colour. */
     public final int index;
     private final double[] x;
     private final double[] y;

@@ -1,12 +1,12 @@
 package dev.pocketserve.sample.pure;
 
-/** The camera permission as the person left it, and the way on from there. */
+/** The state of the camera permission, and what to do next. */
 public enum CameraAccess {
     /** The camera may be opened. */
     ALLOWED,
     /** Android shows its dialog again. */
     CAN_ASK,
-    /** Android answers by itself with no; only the system's settings help. */
+    /** Android denies it without a dialog; only the system's settings help. */
     ONLY_SETTINGS;
 
     /**
@@ -17,7 +17,7 @@ public enum CameraAccess {
      *
      * @param explainBefore whether Android asked to explain before the question
      * @param explainAfter the same after it
-     * @param earlier whether the person had been asked before
+     * @param earlier whether the user was asked before
      */
     public static CameraAccess after(boolean granted, boolean explainBefore, boolean explainAfter, boolean earlier) {
         if (granted) {

@@ -8,13 +8,13 @@ public final class Colours {
     private static final double[] VALUES = {0.98, 0.90, 1.0};
     private static final int OPAQUE = 0xff000000;
     private static final int RGB = 0x00ffffff;
-    /** How much a mask hides of what lies below it, of 255. */
+    /** The opacity of a mask, from 0 to 255. */
     private static final int MASK_ALPHA = 140;
 
     private Colours() {
     }
 
-    /** Returns the opaque colour of a class, 0xAARRGGBB. Numbers below 0 are as 0. */
+    /** Returns the opaque colour of a class, 0xAARRGGBB. Negative numbers count as 0. */
     public static int of(int index) {
         int number = Math.max(0, index);
         double hue = (FIRST_HUE + number * HUE_STEP) % 1.0;
@@ -47,7 +47,7 @@ public final class Colours {
         return (int) Math.rint(red * 255) << 16 | (int) Math.rint(green * 255) << 8 | (int) Math.rint(blue * 255);
     }
 
-    /** Returns black or white, whichever can be read on a colour. */
+    /** Returns black or white, whichever is readable on a colour. */
     public static int ink(int colour) {
         double light = 0.299 * (colour >> 16 & 255) + 0.587 * (colour >> 8 & 255) + 0.114 * (colour & 255);
         return light > 140 ? OPAQUE : OPAQUE | RGB;

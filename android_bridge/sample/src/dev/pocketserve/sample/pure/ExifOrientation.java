@@ -11,7 +11,7 @@ public final class ExifOrientation {
     }
 
     /**
-     * Puts the block behind a JPEG's first marker.
+     * Inserts the block after a JPEG's first marker.
      *
      * @param jpeg without an EXIF block, as YuvImage makes it
      * @param rotation degrees clockwise that turn the picture upright: 0, 90, 180 or 270

@@ -1,12 +1,12 @@
 package dev.pocketserve.sample.pure;
 
-/** The places of things on a picture on the screen. */
+/** Maps positions on a picture to the screen. */
 public final class Geometry {
     /** The factor from distances on the picture to those on the screen. */
     public final float scale;
-    /** The place of the picture's left edge. */
+    /** The position of the picture's left edge. */
     public final float left;
-    /** The place of the picture's upper edge. */
+    /** The position of the picture's upper edge. */
     public final float top;
     private final int width;
     private final boolean mirrored;
@@ -23,29 +23,29 @@ public final class Geometry {
         return new Geometry(scale, (viewWidth - width * scale) / 2, (viewHeight - height * scale) / 2, width, false);
     }
 
-    /** The whole picture is seen, with bars where its shape differs. */
+    /** Shows the whole picture, with bars if its shape differs. */
     public static Geometry fitted(int width, int height, int viewWidth, int viewHeight) {
         float scale = Math.min((float) viewWidth / width, (float) viewHeight / height);
         return centred(scale, width, height, viewWidth, viewHeight);
     }
 
-    /** The whole view is filled; what does not fit is cut off on both sides. */
+    /** Fills the view, and crops the picture on both sides. */
     public static Geometry filling(int width, int height, int viewWidth, int viewHeight) {
         float scale = Math.max((float) viewWidth / width, (float) viewHeight / height);
         return centred(scale, width, height, viewWidth, viewHeight);
     }
 
-    /** Returns the same with left and right exchanged, as a front camera's preview is shown. */
+    /** Returns the same mirrored, as for a front camera's preview. */
     public Geometry mirrored() {
         return new Geometry(scale, left, top, width, !mirrored);
     }
 
-    /** Returns the place on the screen of a column of the picture. */
+    /** Returns the position of a column of the picture on the screen. */
     public float x(double column) {
         return left + (float) (mirrored ? width - column : column) * scale;
     }
 
-    /** Returns the place on the screen of a row of the picture. */
+    /** Returns the position of a row of the picture on the screen. */
     public float y(double row) {
         return top + (float) row * scale;
     }
@@ -73,7 +73,7 @@ public final class Geometry {
      *
      * @param sensor degrees by which the sensor is mounted, see SENSOR_ORIENTATION
      * @param display degrees by which the screen's content is turned: 0, 90, 180 or 270
-     * @param front whether the camera looks at the person
+     * @param front whether the camera faces the user
      */
     public static int upright(int sensor, int display, boolean front) {
         return (front ? sensor + display : sensor - display + 360) % 360;

@@ -10,9 +10,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 
-/** The models and versions that a person can choose from: ready ones that may take pictures. */
+/** The models and versions to choose from: ready ones that may take pictures. */
 public final class ModelMenu {
-    /** Tasks that take no picture. Others, also those that are not known here, are offered. */
+    /** Tasks that take no picture. All others are listed, unknown ones included. */
     private static final Set<String> WITHOUT_PICTURES = new HashSet<>(Arrays.asList(
             "tensors", "recommendation", "question-answering", "voice-activity"));
     private static final String[] FAMILIES_WITHOUT_PICTURES = {"tabular-", "text-", "audio-"};
@@ -31,8 +31,8 @@ public final class ModelMenu {
          * Takes what the server says.
          *
          * @param version empty when the model has none
-         * @param standard whether the model is asked with this version where none is named
-         * @param task empty as long as it is not known
+         * @param standard whether this is the default version
+         * @param task empty until it is known
          */
         public Row(String model, String version, boolean ready, boolean standard, String task) {
             this.model = model;
@@ -43,7 +43,7 @@ public final class ModelMenu {
         }
     }
 
-    /** Makes the menu of these rows. */
+    /** Builds the menu from these rows. */
     public ModelMenu(List<Row> rows) {
         for (Row row : rows) {
             if (row.ready && takesPictures(row.task)) {
@@ -85,19 +85,19 @@ public final class ModelMenu {
         return new ArrayList<>(versions.keySet());
     }
 
-    /** Returns the versions of a model that are ready, its default one first; none for a model that is not listed. */
+    /** Returns the ready versions of a model, the default one first; none if the model is not listed. */
     public List<String> versions(String model) {
         List<String> known = versions.get(model);
         return known == null ? Collections.<String>emptyList() : Collections.unmodifiableList(known);
     }
 
-    /** Returns the model to select: the one that was chosen before where it is listed, else the first; or null. */
+    /** Returns the model to select: the previous choice if listed, else the first; or null. */
     public String modelLike(String before) {
         return versions.containsKey(before == null ? "" : before) ? before
                 : versions.isEmpty() ? null : versions.keySet().iterator().next();
     }
 
-    /** Returns the version to name in requests: the one chosen before where it is ready, else null for the default. */
+    /** Returns the version for requests: the previous choice if ready, else null for the default. */
     public String versionLike(String model, String before) {
         return before != null && versions(model).contains(before) ? before : null;
     }

@@ -8,8 +8,8 @@ import org.json.JSONArray;
 import org.json.JSONObject;
 
 /**
- * What an answer has to draw on its picture: boxes, bodies and a mask, in pixels of that picture. The answer came from
- * a server that was trusted with a picture, and yet its numbers are bounded: one that is no number draws nothing.
+ * The drawings of an answer: boxes, bodies and a mask, in pixels of the picture. Its numbers are bounded; NaN draws
+ * nothing.
  */
 public final class Overlay {
     /** An answer without anything to draw. */
@@ -54,7 +54,7 @@ public final class Overlay {
     private Overlay() {
     }
 
-    /** Reads an answer; parts that cannot be read are left out. */
+    /** Reads an answer, without parts that can't be read. */
     public static Overlay of(JSONObject answer) {
         Overlay overlay = new Overlay();
         JSONArray entries = answer.optJSONArray("predictions");

@@ -1,12 +1,12 @@
 package dev.pocketserve.sample.pure;
 
-/** The code that {@code pocketserve pair} shows, as a person types it. */
+/** The code that {@code pocketserve pair} shows, as typed. */
 public final class PairingCode {
     private PairingCode() {
     }
 
     /**
-     * Returns the typed digits, or null unless there are ten (six for an older server).
+     * Returns the digits, or null unless there are ten (six on older servers).
      *
      * @param typed with any spaces and dashes
      */

@@ -6,7 +6,7 @@ public final class PictureSizes {
     }
 
     /**
-     * Returns the largest size within a limit, or the smallest of all where every one is larger.
+     * Returns the largest size within a limit, or the smallest size if all are larger.
      *
      * @param like preferably of this shape; null for any
      * @throws IllegalArgumentException when there is none

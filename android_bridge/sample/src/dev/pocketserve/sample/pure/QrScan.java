@@ -12,8 +12,8 @@ import java.util.Collections;
 import java.util.Map;
 
 /**
- * Looks for the QR code of {@code pocketserve token --qr} on camera frames, one after the other. Not for several
- * threads at once. Once a token was found, later frames are passed over.
+ * Looks for the QR code of {@code pocketserve token --qr} on camera frames. Not thread-safe. Frames after a found token
+ * are ignored.
  */
 public final class QrScan {
     private static final Map<DecodeHintType, ?> THOROUGH =
@@ -23,18 +23,18 @@ public final class QrScan {
     private State state = State.LOOKING;
     private TokenText token;
 
-    /** The result of the frames so far. */
+    /** The result so far. */
     public enum State {
         /** No code yet. */
         LOOKING,
-        /** A code with other contents; the right one may follow. */
+        /** A code with other contents. */
         FOREIGN,
         /** The code of a server. */
         FOUND
     }
 
     /**
-     * Looks at a frame.
+     * Scans a frame.
      *
      * @param luma brightness of each pixel, from the buffer's position; not changed
      * @param rowStride bytes from one row to the next
@@ -49,7 +49,7 @@ public final class QrScan {
         luma.duplicate().get(rows, 0, Math.min(rows.length, luma.remaining()));
         LuminanceSource source = new PlanarYUVLuminanceSource(rows, rowStride, height, 0, 0, width, height, false);
         String text = decode(source);
-        text = text == null ? decode(source.invert()) : text; // light on dark, as terminals show it
+        text = text == null ? decode(source.invert()) : text; // light on dark, as in terminals
         if (text != null) {
             token = TokenText.fromAddress(text);
             state = token == null ? State.FOREIGN : State.FOUND;
@@ -63,7 +63,7 @@ public final class QrScan {
         } catch (ReaderException none) {
             return null;
         } catch (IllegalArgumentException | ArrayIndexOutOfBoundsException damaged) {
-            return null; // the decoder's own faults with odd codes must not end the app
+            return null; // the decoder's own errors must not crash the app
         }
     }
 

@@ -6,8 +6,8 @@ public final class SharedPicture {
     }
 
     /**
-     * Returns whether to open it. Addresses of files are refused: they would be opened with this app's rights, its
-     * private files included; addresses of content are opened with the sender's.
+     * Returns whether to open it. File addresses are rejected, because they would be opened with this app's rights,
+     * private files included; content addresses are opened with the sender's rights.
      *
      * @param type MIME type as the sender says; null when it does not
      * @param scheme of the address; null when there is none

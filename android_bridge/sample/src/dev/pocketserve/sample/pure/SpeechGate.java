@@ -1,19 +1,19 @@
 package dev.pocketserve.sample.pure;
 
-/** Limits a screen reader's announcements: no text twice in a row, and at most one per interval. */
+/** Limits a screen reader's announcements: no text twice in a row, and one per interval at most. */
 public final class SpeechGate {
     private final long intervalMs;
     private String last = "";
     private long lastAt;
     private boolean spoken;
 
-    /** Begins silent; the first text passes at once. */
+    /** Starts without a text; the first one passes immediately. */
     public SpeechGate(long intervalMs) {
         this.intervalMs = intervalMs;
     }
 
     /**
-     * Returns whether to say a text now. One that has to wait is forgotten: the next answer is more recent.
+     * Returns whether to announce a text now. A rejected text is dropped, because the next answer is more recent.
      *
      * @param nowMs on a clock that never goes back
      */

@@ -5,8 +5,8 @@ import java.net.URLDecoder;
 import java.util.regex.Pattern;
 
 /**
- * A text that a person pastes or imports: a bare token, or the address of a QR code such as
- * {@code pocketserve://pair?http=8470&socket=8471&token=...}. Parts that are not known are passed over.
+ * A pasted or imported text: a bare token, or the address of a QR code such as {@code
+ * pocketserve://pair?http=8470&socket=8471&token=...}. Unknown parts are ignored.
  */
 public final class TokenText {
     /** Longer texts are rejected. */
@@ -15,9 +15,9 @@ public final class TokenText {
     private static final String ADDRESS = "pocketserve://pair?";
 
     public final String token;
-    /** 0 when the text does not say. */
+    /** 0 if the text doesn't have it. */
     public final int httpPort;
-    /** 0 when the text does not say. */
+    /** 0 if the text doesn't have it. */
     public final int socketPort;
 
     private TokenText(String token, int httpPort, int socketPort) {
@@ -38,7 +38,7 @@ public final class TokenText {
         return fromAddress(trimmed);
     }
 
-    /** Reads the text of a QR code; null when it is not the address of a server. A bare token is none. */
+    /** Reads the text of a QR code; null if it is not a server's address. A bare token is not an address. */
     public static TokenText fromAddress(String text) {
         boolean address = text.length() <= MAX_LENGTH && text.startsWith(ADDRESS);
         return address ? address(text.substring(ADDRESS.length())) : null;
