@@ -292,7 +292,10 @@ READABLE: dict[str, Callable[[Case, Any], None]] = {
 
 
 def main() -> int:
-    """Run every case and print the table; return 0 if all pass."""
+    """Run every case and print the table.
+
+    Return 0 if all pass.
+    """
     root = find_assets()
     if root is None:
         print("no folder of test models found; see tests/README.md", file=sys.stderr)

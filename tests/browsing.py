@@ -142,7 +142,10 @@ class Visit:
         self.page.wait_for_selector(f"{button}[aria-pressed=true]")
 
     def best(self, expected: str) -> str:
-        """Wait until the first answer has a text beside its score; return all of it."""
+        """Wait until the first answer has a text beside its score.
+
+        Return all of it.
+        """
         self.page.wait_for_function(
             "text => document.querySelector('.answer .best')?.textContent.replace(/[\\d.,]+\\s*%/, '').includes(text)",
             arg=expected,
@@ -177,7 +180,10 @@ def choose(visited: Visit, file: Path) -> None:
 
 
 def wait_for_overlay(visited: Visit, pixels: int) -> None:
-    """Wait until the overlay has this many pixels; masks follow the list of names."""
+    """Wait until the overlay has this many pixels.
+
+    Masks follow the list of names.
+    """
     visited.page.wait_for_function(
         """least => { const canvas = document.querySelector('.overlay');
         const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;

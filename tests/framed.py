@@ -161,7 +161,10 @@ class Framed:
         request_id: int = 0,
         ext: Mapping[int, bytes] = MappingProxyType({}),
     ) -> bytes:
-        """Send a REQUEST frame; the body is all JSON by default."""
+        """Send a REQUEST frame.
+
+        The body is all JSON by default.
+        """
         self.last_id = request_id or self.last_id + 1
         length = json_length
         if json_length is None:

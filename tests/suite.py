@@ -246,7 +246,10 @@ TURNS = pytest.StashKey[Turns]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Wait for the test's turn. Its fixtures are part of it."""
+    """Wait for the test's turn.
+
+    Its fixtures are part of it.
+    """
     if not hasattr(item.config, "workerinput"):
         return (yield)
     if TURNS not in item.config.stash:

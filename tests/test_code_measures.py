@@ -119,7 +119,10 @@ of {WORDS} words](https://localhost/{"x/" * 40}) for more: version 1.5 ends noth
 def test_long_sentences_of_a_page_are_counted(
     measures: ModuleType, tmp_path: Path
 ) -> None:
-    """They end at a full stop, an item or a paragraph; links count by their text."""
+    """They end at a full stop, an item or a paragraph.
+
+    Links count by their text.
+    """
     texts = measures.text_measures
     told = []
     for sentence in texts.sentences(PAGE):

@@ -114,7 +114,10 @@ def install(wheels: dict[str, Path], third_party: Path, tmp_path: Path):
 
 
 def test_each_wheel_has_its_packages(wheels: dict[str, Path]) -> None:
-    """Each has a licence, a version and the mark of typed packages; no file is in two."""
+    """Each has a licence, a version and the mark of typed packages.
+
+    No file is in two.
+    """
     seen: set[str] = set()
     for name, path in wheels.items():
         folder = f"{name.replace('-', '_')}-{__version__}"

@@ -65,7 +65,10 @@ ALL_BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 def reader_environment(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Server, dict[str, str]]]:
-    """Start a reader's server; return the environment in which its token is found."""
+    """Start a reader's server.
+
+    Return the environment in which its token is found.
+    """
     folder = tmp_path_factory.mktemp("docs")
     running = start_server(folder, MODELS)
     environment = {

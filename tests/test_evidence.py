@@ -216,7 +216,10 @@ def test_a_refused_version_counts_as_lost_accuracy() -> None:
 
 
 def test_speeds_are_ratios_of_the_turns() -> None:
-    """2 ms to 1 ms is twice as fast, 2 to 1.25 is not; emulated times never count."""
+    """2 ms to 1 ms is twice as fast, 2 to 1.25 is not.
+
+    Emulated times never count.
+    """
     evidence = Evidence(
         {}, [comparison(machine, "digits", DIGITS) for machine in MACHINES]
     )

@@ -106,7 +106,10 @@ def test_a_first_page_leads_to_the_answer(name: str, reader: Reader) -> None:
 
 
 def check_page(page: Path, expected: str, reader: Reader) -> None:
-    """Run a page's blocks in order; check that the output has the answer."""
+    """Run a page's blocks in order.
+
+    Check that the output has the answer.
+    """
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w+) recipe\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     printed = "".join(reader.run(language, code) for language, code in blocks)

@@ -122,7 +122,10 @@ assert (running_servers(state), killed(state), notice_killed(state)) == ([], Non
 
 
 def test_an_unreadable_folder_reports_no_server(tmp_path):
-    """A start checks for killed servers; a separate process drops root's privileges."""
+    """A start checks for killed servers.
+
+    A separate process drops root's privileges.
+    """
     closed = tmp_path / "closed"
     closed.mkdir()
     closed.chmod(0)

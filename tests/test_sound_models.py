@@ -185,7 +185,10 @@ LANGUAGES = {"": "rising", "de": "steigend", "de-AT": "steigend", "fr": "rising"
 
 @pytest.mark.parametrize("tag", LANGUAGES)
 def test_labels_are_in_the_requests_language(server: Server, tag: str) -> None:
-    """The parameter ``language`` works by every client; unknown languages fall back."""
+    """The parameter ``language`` works by every client.
+
+    Unknown languages fall back.
+    """
     body, _ = RIGHT["rising"]
     wanted = LANGUAGES[tag]
     query = ""

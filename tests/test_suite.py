@@ -189,7 +189,10 @@ def test_deselected_tests_are_reported_by_mark(tmp_path: Path) -> None:
 
 
 def run_suite(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run the small suite of a folder; return the exit code and the output."""
+    """Run the small suite of a folder.
+
+    Return the exit code and the output.
+    """
     return run_command(
         sys.executable,
         "-m",
@@ -277,7 +280,10 @@ def test_{name}():
         return 0
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Run the suite by the script; return the exit code and the output."""
+        """Run the suite by the script.
+
+        Return the exit code and the output.
+        """
         command = [
             sys.executable,
             str(ROOT / "tools/run_tests.py"),

@@ -726,7 +726,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 
 
 def read_or_refuse(path: Path, content: bytes) -> None:
-    """Read bytes or refuse them with one sentence; nothing else may happen."""
+    """Read bytes or refuse them with one sentence.
+
+    Nothing else may happen.
+    """
     path.write_bytes(content)
     try:
         tensors = read_safetensors(path)

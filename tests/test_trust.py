@@ -90,7 +90,10 @@ def command(
 def test_code_runs_only_after_consent(
     new_server: StartServer, models: Path, tmp_path: Path
 ) -> None:
-    """The refusal names the command; afterwards requests work until a file changes."""
+    """The refusal names the command.
+
+    Afterwards requests work until a file changes.
+    """
     state = tmp_path / "state"
     server = new_server(models, "--state-dir", str(state))
     status, text = ask(server)
@@ -469,7 +472,10 @@ def test_each_model_gets_its_own_module_of_a_name(tmp_path: Path) -> None:
 def test_a_native_module_needs_consent_and_is_loaded_from_a_copy(
     models: Path, tmp_path: Path
 ) -> None:
-    """One of Python's own represents it; the original file is not loaded."""
+    """One of Python's own represents it.
+
+    The original file is not loaded.
+    """
     native = Path(_struct_file())
     laid = models / "mine" / f"_later{EXTENSION_SUFFIXES[0]}"
     shutil.copy(native, laid)

@@ -146,7 +146,10 @@ def is_served(server: Server, model: str) -> bool:
 def test_a_killed_server_restarts_without_unloaded_models(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """This includes models to be loaded at start. A clean end deletes the record."""
+    """This includes models to be loaded at start.
+
+    A clean end deletes the record.
+    """
     port = free_port()
     options = (
         "--http-port",

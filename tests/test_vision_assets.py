@@ -115,7 +115,10 @@ QUANTISED = [
 def test_a_quantised_classifier_gives_the_cases_classes(
     ask: Any, assets: Path, model: str, case: str, picture: str
 ) -> None:
-    """Scores are within 20 of 256 steps; a clear leader comes first."""
+    """Scores are within 20 of 256 steps.
+
+    A clear leader comes first.
+    """
     wanted = expected(assets, f"{case}__{Path(picture).stem}")
     found = {
         one["index"]: one for one in ask(model, picture, "?top_k=1001")["predictions"]

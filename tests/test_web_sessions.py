@@ -134,7 +134,10 @@ def test_a_ticket_redeemed_concurrently_gives_one_session() -> None:
 
 
 def test_a_session_passes_like_the_token() -> None:
-    """It is a Bearer or Basic's password; other tokens still pass."""
+    """It is a Bearer or Basic's password.
+
+    Other tokens still pass.
+    """
     pages = WebSessions()
     guard = Guard(TOKEN, pages=pages)
     first = session(pages)

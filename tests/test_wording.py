@@ -40,7 +40,10 @@ def test_quoted_messages_are_cut_between_words() -> None:
 
 
 def test_quoted_messages_contain_no_addresses() -> None:
-    """The same fault gives the same text each time; other numbers are kept."""
+    """The same fault gives the same text each time.
+
+    Other numbers are kept.
+    """
     assert (
         excerpt("rewriter <function gemm at 0x7f91e72da2a0>: 0x10 rows")
         == "rewriter <function gemm>: 0x10 rows"

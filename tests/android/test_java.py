@@ -72,7 +72,10 @@ def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Built:
 def live(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Server, dict[str, str]]]:
-    """Start a server for tests that unload models; return its Java properties."""
+    """Start a server for tests that unload models.
+
+    Return its Java properties.
+    """
     folder = tmp_path_factory.mktemp("server")
     models = folder / "models"
     shutil.copytree(MODELS, models)

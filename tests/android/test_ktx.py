@@ -356,7 +356,10 @@ def test_only_the_first_and_the_newest_of_ten_frames_are_sent(
 def test_a_cancelled_coroutine_cancels_its_request(
     dialog: Callable[..., Dialog], held: HeldServer, transport: str, what: str
 ) -> None:
-    """The model is still busy. HTTP doesn't detect that the client has gone."""
+    """The model is still busy.
+
+    HTTP doesn't detect that the client has gone.
+    """
     talk = dialog(what, transport)
     before = held.answered
     queue = held.model.queue

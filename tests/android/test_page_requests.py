@@ -147,7 +147,10 @@ def programs(
 def test_the_pages_code_runs(
     toolchain: Any, programs: str, server: Server, language: str
 ) -> None:
-    """A file and JSON are answered; a text of any characters arrives unchanged."""
+    """A file and JSON are answered.
+
+    A text of any characters arrives unchanged.
+    """
     said = {}
     for name in REQUESTS:
         command = [

@@ -264,7 +264,10 @@ def test_concurrent_calls_share_one_folder_scan(
 def test_a_jpeg_with_a_million_segments_is_refused(
     hidden: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such segments follow the end marker; each costs Pillow a hundred bytes."""
+    """Such segments follow the end marker.
+
+    Each costs Pillow a hundred bytes.
+    """
     monkeypatch.setattr(pictures, "MAX_READS", 10_000)
     file = jpeg((8, 8), progressive=False)
     assert "more than 10000 pieces" in refusal(

@@ -113,7 +113,10 @@ def test_such_operators_are_found_in_branches_and_functions(tmp_path: Path) -> N
 
 
 def test_a_node_with_two_types_is_checked_for_both(tmp_path: Path) -> None:
-    """Protobuf readers take the last one; the check must not depend on that."""
+    """Protobuf readers take the last one.
+
+    The check must not depend on that.
+    """
     document = model(call("Identity"))
     text = document.graph.node[0].SerializeToString()
     other = b"\x22\x09EPContext" + b"\x3a\x0dcom.microsoft"

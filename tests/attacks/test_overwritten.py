@@ -312,7 +312,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
 
 
 def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
-    """Write a format's files anew; return those that may be overwritten."""
+    """Write a format's files anew.
+
+    Return those that may be overwritten.
+    """
     folder = models / name
     shutil.rmtree(folder, ignore_errors=True)
     for file, content in files.items():
@@ -407,7 +410,10 @@ def test_all_formats_and_attacks_many_times(
     contents: Callable[[str], Files],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Repeat each combination and print a table; a server that died is restarted."""
+    """Repeat each combination and print a table.
+
+    A server that died is restarted.
+    """
     models = tmp_path / "models"
     models.mkdir()
     outcomes = Outcomes(new_server, models)

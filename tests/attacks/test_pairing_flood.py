@@ -21,7 +21,10 @@ AHEAD = 20
 
 
 def post(server: Server, step: str, **values: str) -> dict[str, str]:
-    """Send an unauthenticated request; a non-JSON answer becomes an empty dict."""
+    """Send an unauthenticated request.
+
+    A non-JSON answer becomes an empty dict.
+    """
     body = json.dumps(values).encode()
     head = (
         b"POST /pairing/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"

@@ -21,7 +21,10 @@ DATA = ROOT / "tests" / "runtimes" / "data"
 def test_tensorflow_operators_are_refused_even_by_its_own_interpreter(
     tmp_path: Path,
 ) -> None:
-    """The operator writes a file; its harmless name is ignored, its options count."""
+    """The operator writes a file.
+
+    Its harmless name is ignored, its options count.
+    """
     from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
     tf = import_tensorflow(1)

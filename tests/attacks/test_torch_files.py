@@ -65,7 +65,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(path: Path, change: Change, module: Any = None) -> Path:
-    """Return a scripted module's archive with members changed; source maps are dropped."""
+    """Return a scripted module's archive with members changed.
+
+    Source maps are dropped.
+    """
     script = torch.jit.script(module or Plain())
     if path.suffix == ".ptl":
         script._save_for_lite_interpreter(str(path))

@@ -43,7 +43,10 @@ def deadline() -> float:
 
 
 def test_a_child_answers_frames() -> None:
-    """Payloads may exceed a pipe's buffer; the child ends when the pipe is closed."""
+    """Payloads may exceed a pipe's buffer.
+
+    The child ends when the pipe is closed.
+    """
     streams = Streams(subprocess.PIPE, subprocess.PIPE, None)
     with running([sys.executable, "-c", ECHO], streams) as child:
         stdin = child.process.stdin

@@ -39,7 +39,10 @@ def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``predict`` in this process; return its exit code and output."""
+    """Run ``predict`` in this process.
+
+    Return its exit code and output.
+    """
 
     def command(*words: object) -> tuple[int, str, str]:
         code = main(["predict", *map(str, words)])
@@ -250,7 +253,10 @@ def test_invalid_inputs_are_rejected(
 
 
 def test_predict_file_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quoted patterns are expanded here; questions and JSON are not patterns."""
+    """Quoted patterns are expanded here.
+
+    Questions and JSON are not patterns.
+    """
     monkeypatch.chdir(photos)
     assert [source.name for source in read_inputs(["*.png"])] == [
         "3.png",
@@ -272,7 +278,10 @@ def test_predict_file_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_inputs_form_a_sequence() -> None:
-    """The first successful step opens the sequence; the last closes it."""
+    """The first successful step opens the sequence.
+
+    The last closes it.
+    """
     steps = Steps(3)
     first = steps.next()
     again = steps.next()

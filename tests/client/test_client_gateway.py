@@ -86,7 +86,10 @@ def test_inference_is_retried(status: int) -> None:
 
 
 def test_inference_fails_at_its_deadline() -> None:
-    """The error is the proxy's. Without time left there is no retry."""
+    """The error is the proxy's.
+
+    Without time left there is no retry.
+    """
     with proxy(LOST) as one, Client(one.url, "x", reconnect=0.0) as client:
         with pytest.raises(GatewayError, match="Internal Server Error") as caught:
             client.predict("petals", [1.0])

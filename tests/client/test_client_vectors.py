@@ -196,7 +196,10 @@ def test_an_unknown_critical_extension_fails_its_request(
 
 
 def test_goaway_answers_only_accepted_requests(script: Callable[..., Scripted]) -> None:
-    """Accepted requests are answered; the others fail as safe to retry."""
+    """Accepted requests are answered.
+
+    The others fail as safe to retry.
+    """
     away = json_frame(
         FrameType.GOAWAY, b"{}", request_id=1, arg=GoAwayReason.SHUTTING_DOWN
     )

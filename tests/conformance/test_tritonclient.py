@@ -313,7 +313,10 @@ def test_several_inputs_by_their_names(
 
 
 def test_several_outputs_mixed(odd_server: Server, http: ModuleType) -> None:
-    """FP16 has no JSON form and is sent as binary; other outputs mix both forms."""
+    """FP16 has no JSON form and is sent as binary.
+
+    Other outputs mix both forms.
+    """
     x = np.array([0.5, 1, -2, 0], np.float32)
     inputs = [
         tensor("x", x, "FP32", binary=False),

@@ -23,7 +23,10 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``pocketserve`` with these arguments; return its exit code and output."""
+    """Run ``pocketserve`` with these arguments.
+
+    Return its exit code and output.
+    """
 
     def run(*words: object) -> tuple[int, str, str]:
         code = main([str(word) for word in words])

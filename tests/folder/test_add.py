@@ -67,7 +67,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def add(command: Add, folder: Path) -> Add:
-    """Run ``add`` on the folder; return its exit code and output."""
+    """Run ``add`` on the folder.
+
+    Return its exit code and output.
+    """
     return lambda *words: command("add", *words, "--models-dir", folder)
 
 
@@ -817,7 +820,10 @@ def test_add_uses_the_named_folder(
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
 ) -> None:
-    """A named folder is used. Nothing is added to the embedded models."""
+    """A named folder is used.
+
+    Nothing is added to the embedded models.
+    """
     source = str(MODELS / "digits" / "digits.tflite")
     assert main(["add", source]) == 1
     assert (

@@ -60,7 +60,10 @@ def run(command: list[str], folder: Path, server: Any) -> str:
 def test_the_curl_example_works(
     card: dict[str, Any], server: Any, tmp_path: Path
 ) -> None:
-    """A shell runs the command; the token's command is the package's."""
+    """A shell runs the command.
+
+    The token's command is the package's.
+    """
     text = ready(card["examples"]["curl"], server, tmp_path).replace(
         "$(pocketserve token)", server.token
     )

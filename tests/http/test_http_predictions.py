@@ -321,7 +321,10 @@ def test_a_public_classifier_names_a_burger(asset_server, assets):
 
 @pytest.mark.assets
 def test_a_public_quantised_model_accepts_real_numbers(asset_server):
-    """hello_world computes the sine; its int8 version maps FP32 to FP32."""
+    """hello_world computes the sine.
+
+    Its int8 version maps FP32 to FP32.
+    """
     for model, tolerance in (("hello_world_float", 0.1), ("hello_world_int8", 0.1)):
         metadata = asset_server.call("GET", f"/v2/models/{model}").json()
         name = metadata["inputs"][0]["name"]

@@ -149,7 +149,10 @@ def make_cases(server: Server) -> list[Case]:
 
 
 def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
-    """Send overlapping requests on one connection; answers come in any order."""
+    """Send overlapping requests on one connection.
+
+    Answers come in any order.
+    """
     draw = random.Random(seed)
     ended = Outcome()
     deadline = time.monotonic() + ALLOWED_S

@@ -142,7 +142,10 @@ def test_an_exchange_proves_once(desk: PairingDesk) -> None:
 
 
 def begun(desk: PairingDesk, code: str) -> Callable[[], str]:
-    """Run the first half of an exchange; return the second half."""
+    """Run the first half of an exchange.
+
+    Return the second half.
+    """
     client = ClientExchange(code)
     identifier, salt, public = desk.begin(client.begin())
     return lambda: client.open(*desk.finish(identifier, client.prove(salt, public)))

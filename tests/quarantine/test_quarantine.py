@@ -104,7 +104,10 @@ def test_a_good_file_is_tried_once(
 def test_a_state_folder_that_cannot_be_made_is_tolerated(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trials then use the temporary folder; if that fails, too, the reason is reported."""
+    """Trials then use the temporary folder.
+
+    If that fails, too, the reason is reported.
+    """
     (tmp_path / "file").write_text("")
     (tmp_path / "system").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
@@ -378,7 +381,10 @@ def masked_mean(onnx: Any, *, damaged: bool) -> Any:
 def test_a_masked_mean_is_not_damage(
     quarantine: Quarantine, tmp_path: Path, damaged: bool
 ) -> None:
-    """NaN for zeros only is noted; NaN for all inputs is refused with the ways out."""
+    """NaN for zeros only is noted.
+
+    NaN for all inputs is refused with the ways out.
+    """
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -592,7 +598,10 @@ except ApiError as error:
 def test_a_lack_of_threads_is_not_blamed_on_a_file(
     folder: Path, tmp_path: Path, content: bytes | None
 ) -> None:
-    """No verdict is stored without a free thread; the next request tries again."""
+    """No verdict is stored without a free thread.
+
+    The next request tries again.
+    """
     if content is not None:
         (folder / "m.tflite").write_bytes(content)
     command = [sys.executable, "-c", STARVED, str(folder), str(tmp_path / "state")]
@@ -709,7 +718,10 @@ def test_verdicts_that_others_can_write_are_ignored(tmp_path: Path) -> None:
 def test_a_state_folder_is_restricted_to_its_owner(
     tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others lose write access with a warning; a folder that stays open is refused."""
+    """Others lose write access with a warning.
+
+    A folder that stays open is refused.
+    """
     tmp_path.chmod(mode)
     secure(tmp_path)
     assert tmp_path.stat().st_mode & 0o077 == 0
@@ -853,7 +865,10 @@ def test_file_names_cannot_forge_a_digest(quarantine: Quarantine, folder: Path) 
 
 
 def test_verdicts_survive_damage(tmp_path: Path) -> None:
-    """A damaged store only repeats trials; changes by other processes are seen."""
+    """A damaged store only repeats trials.
+
+    Changes by other processes are seen.
+    """
     store = VerdictStore(tmp_path / "state" / "verdicts.json")
     store.save("a", Verdict(True))
     other = VerdictStore(tmp_path / "state" / "verdicts.json")
@@ -942,7 +957,10 @@ def test_a_release_without_a_server_runs_a_trial(folder: Path, tmp_path: Path) -
 def test_a_released_model_is_tried_again(
     new_server: StartServer, folder: Path, tmp_path: Path
 ) -> None:
-    """Quarantine survives a restart; release loads the model if it is good."""
+    """Quarantine survives a restart.
+
+    Release loads the model if it is good.
+    """
     state = tmp_path / "state"
     store = VerdictStore(state / "verdicts.json")
     store.save(

@@ -165,7 +165,10 @@ def test_a_folder_without_a_model_is_not_suggested(
 
 
 def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None:
-    """A refresh shows the current folder; an earlier index stays complete."""
+    """A refresh shows the current folder.
+
+    An earlier index stays complete.
+    """
     before = repository.models()
     entry = repository.model("m")
     (tmp_path / "bare.tflite").unlink()

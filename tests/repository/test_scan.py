@@ -679,7 +679,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("toml", BROKEN, ids=lambda toml: toml[:20])
 def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
-    """It shows file, key and fix; the other models are served."""
+    """It shows file, key and fix.
+
+    The other models are served.
+    """
     models = scan(fill(tmp_path, "m/m.tflite", "n/n.tflite", m=toml))
     entry = models["m"]
     assert (entry.versions, entry.default_version) == ({}, "")
@@ -706,7 +709,10 @@ def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
 def test_a_declared_file_that_cannot_be_served(
     tmp_path: Path, file: str, problem: str
 ) -> None:
-    """The version is listed with its error; the others are served."""
+    """The version is listed with its error.
+
+    The others are served.
+    """
     toml = f"[versions.a]\nfile = '{file}'\n[versions.b]\nfile = 'm.tflite'"
     entry = scan(
         fill(
@@ -922,7 +928,10 @@ def test_a_thousand_models(tmp_path: Path) -> None:
 
 
 def test_the_models_of_this_repository() -> None:
-    """They have no errors; the recipes beside them are no model."""
+    """They have no errors.
+
+    The recipes beside them are no model.
+    """
     models = scan(REPOSITORY_MODELS)
     assert list(models) == ["diabetes", "digits", "numbers", "petals"]
     assert [entry.problem for entry in models.values()] == [None] * 4

@@ -219,7 +219,10 @@ def test_an_unreadable_file_is_named(store: SnapshotStore, tmp_path: Path) -> No
 def test_a_file_written_during_the_copy_is_rejected(
     store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy would mix old and new; the caller may retry."""
+    """The copy would mix old and new.
+
+    The caller may retry.
+    """
     # So large that the file's time differs after each copy.
     entry, version, path = one_file(tmp_path, 32 << 20)
     copy = snapshots._copy

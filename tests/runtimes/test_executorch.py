@@ -43,7 +43,10 @@ class Types(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of programs; warnings of the exporter are ignored."""
+    """Return a folder of programs.
+
+    Warnings of the exporter are ignored.
+    """
     folder = tmp_path_factory.mktemp("executorch")
     layer = torch.nn.Linear(3, 2)
     rows = ({0: torch.export.Dim("rows", min=1, max=8)},)

@@ -519,7 +519,10 @@ def test_values_out_of_bounds_and_other_failures(opened: Opener):
 
 
 def test_a_free_size_that_the_model_rejects_is_a_client_error(opened: Opener):
-    """Exporters leave such sizes; the message omits ONNX Runtime's source locations."""
+    """Exporters leave such sizes.
+
+    The message omits ONNX Runtime's source locations.
+    """
     fixed = onnx.numpy_helper.from_array(np.array([-1, 4]), "fixed")
     reshaped = built(
         [node("Reshape", ["x", "fixed"], ["y"])],

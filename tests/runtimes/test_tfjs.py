@@ -66,7 +66,10 @@ TOPOLOGY: dict[str, Any] = {
 
 
 def write_model(folder: Path, document: dict[str, Any], **shards: bytes) -> Path:
-    """Write a model's folder; shards are named without the dots of their files."""
+    """Write a model's folder.
+
+    Shards are named without the dots of their files.
+    """
     folder.mkdir(exist_ok=True)
     (folder / "model.json").write_text(json.dumps(document))
     for name, content in shards.items():
@@ -130,7 +133,10 @@ def _installed() -> None:
 
 @pytest.fixture
 def runtime() -> Iterator[TfjsRuntime]:
-    """Return a runtime with a process of its own; check that nothing of it is left."""
+    """Return a runtime with a process of its own.
+
+    Check that nothing of it is left.
+    """
     runtime = TfjsRuntime(run_timeout=20)
     yield runtime
     assert runtime.pid is None, "a test left its process behind"

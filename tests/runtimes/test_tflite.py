@@ -629,7 +629,10 @@ def test_public_models_give_the_answers_of_the_plain_interpreter(assets: Path):
 
 
 def _check_sine(assets: Path, session: TfliteSession, case: dict[str, Any]) -> None:
-    """Check these cases as one batch; they list real numbers for five calls."""
+    """Check these cases as one batch.
+
+    They list real numbers for five calls.
+    """
     (source,), (target,) = session.inputs, session.outputs
     x = np.load(assets / case["inputs"][0]["npy"])
     result = session.run(

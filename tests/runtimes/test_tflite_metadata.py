@@ -297,7 +297,10 @@ def read(
 
 
 def one_tensor(flat: Flat, *fields: int) -> dict[int, int]:
-    """Write a root with one graph and one input; return the input's fields."""
+    """Write a root with one graph and one input.
+
+    Return the input's fields.
+    """
     root = flat.table(3)
     flat.point(0, root[-1])
     for number in (3, 2):
@@ -495,7 +498,10 @@ _fuzz = settings(
 
 
 def _read_everything(path: Path) -> None:
-    """Read everything that the module offers; only its own error may be raised."""
+    """Read everything that the module offers.
+
+    Only its own error may be raised.
+    """
     with contextlib.suppress(DamagedFileError):
         check_tflite_graphs(path)
     try:

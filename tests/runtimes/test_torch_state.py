@@ -154,7 +154,10 @@ NOT_MOBILE = [Forked, Held]
 
 
 class Normalised(torch.nn.Module):
-    """Writes in place to its own results only; its layer would count while training."""
+    """Writes in place to its own results only.
+
+    Its layer would count while training.
+    """
 
     def __init__(self) -> None:
         super().__init__()

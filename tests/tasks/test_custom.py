@@ -63,7 +63,10 @@ def model_with(folder: Path, code: str, manifest: str = "") -> Path:
 def test_the_functions_of_task_py_are_called(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """Input and answer pass through the file; NumPy numbers become JSON."""
+    """Input and answer pass through the file.
+
+    NumPy numbers become JSON.
+    """
     server = new_server(model_with(tmp_path, WORDS))
     answer = server.call(
         "POST", "/predictions/mine?top_k=2&width=3", data=b"four"

@@ -139,7 +139,10 @@ def test_values_outside_a_schema_are_rejected(service: Service, name: str) -> No
 
 
 def test_every_parameter_belongs_to_a_task(service: Service) -> None:
-    """Every parameter is on some card; the models here neither segment nor transcribe."""
+    """Every parameter is on some card.
+
+    The models here neither segment nor transcribe.
+    """
     absent = {"mask", "speech_task", "prompt", "temperature"}
     declared = {key for name in SAMPLES for key in card_of(service, name)["parameters"]}
     assert declared | absent == set(NAMES)

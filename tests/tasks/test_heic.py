@@ -67,7 +67,10 @@ def heif() -> Any:
 
 
 def heic(picture: Any, orientation: int | None = None, **options: Any) -> bytes:
-    """Return a HEIC file; with an orientation, store unturned pixels as a phone does."""
+    """Return a HEIC file.
+
+    With an orientation, store unturned pixels as a phone does.
+    """
     picture = picture.copy()
     if orientation is not None:
         exif = Image.Exif()
@@ -140,7 +143,10 @@ def test_draw_on_a_heic_picture(heif: Any) -> None:
 
 @pytest.mark.heic
 def test_the_announced_size_is_limited(heif: Any) -> None:
-    """The header's size is checked first; libheif rejects pixels beyond it."""
+    """The header's size is checked first.
+
+    Libheif rejects pixels beyond it.
+    """
     body = heic(Image.new("RGB", (1200, 900), RED))
     with pytest.raises(ApiError, match="1200x900 pixels; the limit is 1000000"):
         read(body)

@@ -687,7 +687,10 @@ def test_incompatible_arrays_are_rejected(
 def test_values_that_fit(
     wanted: TensorSpec, values: Any, shape: tuple[int, ...]
 ) -> None:
-    """Nested lists keep their shape; a quantised input takes real numbers."""
+    """Nested lists keep their shape.
+
+    A quantised input takes real numbers.
+    """
     fitted = arrays.fit_values(values, wanted)
     assert fitted.shape == shape
     assert fitted.dtype == (np.float32 if wanted.quantization else fitted.dtype)

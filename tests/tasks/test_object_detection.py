@@ -245,7 +245,10 @@ def test_each_layout_gives_the_same_boxes(tmp_path: Path, case: str) -> None:
 
 
 def test_the_operator_needs_no_manifest(tmp_path: Path) -> None:
-    """The shapes of its four outputs suffice; three outputs do not."""
+    """The shapes of its four outputs suffice.
+
+    Three outputs do not.
+    """
     shapes = {"a": (1, 10, 4), "b": (1, 10), "c": (1, 10), "d": (1,)}
     assert select_task(facts(tmp_path, shapes)).name == "object-detection"
     shapes.pop("d")

@@ -67,7 +67,10 @@ def described(
 
 
 def test_a_bert_classifier(tmp_path: Path) -> None:
-    """Metadata names identify inputs with generic names; labels have two languages."""
+    """Metadata names identify inputs with generic names.
+
+    Labels have two languages.
+    """
     outputs = [TensorMetadata("probability", associated_files=(ENGLISH, GERMAN))]
     metadata = described(
         ["ids", "segment_ids", "mask"], outputs, BertTokenizer((VOCAB,))

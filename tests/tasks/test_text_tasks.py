@@ -187,7 +187,10 @@ def test_untrusted_delimiters_are_rejected(pattern: str) -> None:
 @given(st.text(max_size=40))
 @SETTINGS
 def test_words_are_the_text_between_delimiters(text: str) -> None:
-    """Words and delimiters together form the text; shorthand classes mean ASCII."""
+    """Words and delimiters together form the text.
+
+    Shorthand classes mean ASCII.
+    """
     words = RegexWords(r"[^\w']+", {})
     found = []
     for token in words.tokens(text):

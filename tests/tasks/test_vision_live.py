@@ -136,7 +136,10 @@ def test_a_frame_and_a_drawing(server: Any) -> None:
 
 
 def test_a_region_and_the_card(server: Any) -> None:
-    """A region moves the boxes; the card shows the file's metadata."""
+    """A region moves the boxes.
+
+    The card shows the file's metadata.
+    """
     found = server.call(
         "POST", "/predictions/toy?region=320,0,320,160", data=red(640, 320)
     ).json()["predictions"]

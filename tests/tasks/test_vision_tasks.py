@@ -99,7 +99,10 @@ def test_segmentation_maps(tmp_path: Path, case: str) -> None:
 def test_a_map_of_one_channel(
     tmp_path: Path, options: dict[str, Any], high: float
 ) -> None:
-    """Class 1 is above the threshold; logits get a sigmoid first."""
+    """Class 1 is above the threshold.
+
+    Logits get a sigmoid first.
+    """
     array = np.where(CLASSES == 1, high, -0.1)[None, ..., None].astype(np.float32)
     task = segmenter(tmp_path, array, options)
     found = task.answer(
@@ -325,7 +328,10 @@ def posenet_outputs() -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_posenet(tmp_path: Path, swapped: bool) -> None:
-    """The highest cell and its offset; the channels identify the outputs."""
+    """The highest cell and its offset.
+
+    The channels identify the outputs.
+    """
     heat, offsets = posenet_outputs()
     arrays = {"h": heat, "o": offsets}
     names = ("o", "h") if swapped else ("h", "o")
@@ -757,7 +763,10 @@ def test_label_sources(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("name", ["l.txt", ["cat"]])
 def test_label_languages(tmp_path: Path, name: str | list[str]) -> None:
-    """The requested language, a related one, or the first; from files or the manifest."""
+    """The requested language, a related one, or the first.
+
+    From files or the manifest.
+    """
     manifest = {"labels": name, "translations": {"de": ["Katze"], "pt-BR": "l.pt.txt"}}
     files = {"l.txt": "cat\n", "l.pt.txt": "gato\n"}
     labels = find_labels(facts(tmp_path, {"s": (1, 2)}, manifest, files))
@@ -797,7 +806,10 @@ def test_activations_of_large_numbers_do_not_overflow() -> None:
 
 
 def test_an_input_of_open_size(tmp_path: Path) -> None:
-    """The manifest fixes the size; without it the error says so."""
+    """The manifest fixes the size.
+
+    Without it the error says so.
+    """
     image = TensorSpec("image", "FP32", (-1, 3, -1, -1))
     manifest: dict[str, Any] = {"task": "image-classification"}
     with pytest.raises(ModelLoadError, match="set width and height"):

@@ -243,7 +243,10 @@ def test_every_entry_of_the_index_has_a_reason(ask: Ask) -> None:
     ],
 )
 def test_foreign_parameters_are_ignored(ask: Ask, parameters: dict[str, Any]) -> None:
-    """Triton passes any name to its backend; unknown ones change nothing here."""
+    """Triton passes any name to its backend.
+
+    Unknown ones change nothing here.
+    """
     for _ in range(2):  # the second one is of a known kind
         status, document = ask(
             "POST",

@@ -106,7 +106,10 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
 def send_with_ids(server: Server) -> None:
-    """Send inferences, refusals and a socket request; check the ids of the answers."""
+    """Send inferences, refusals and a socket request.
+
+    Check the ids of the answers.
+    """
     path = "/v2/models/petals/infer"
     headers = {"X-Request-Id": "order-7/a:b", "traceparent": PARENT}
     for number in range(2):  # the second request is compiled

@@ -59,7 +59,10 @@ def x(value: float) -> dict[str, Any]:
 
 
 def test_steps_share_a_state(client: Client) -> None:
-    """Tensors and raw input may alternate; other requests have their own state."""
+    """Tensors and raw input may alternate.
+
+    Other requests have their own state.
+    """
     with (
         client.sequence("sum") as first,
         client.sequence("sum", sequence_id="b") as second,
@@ -73,7 +76,10 @@ def test_steps_share_a_state(client: Client) -> None:
 
 
 def test_the_end_of_a_block_closes_the_sequence(client: Client) -> None:
-    """Its state is discarded. A block without steps, or closed already, ends silently."""
+    """Its state is discarded.
+
+    A block without steps, or closed already, ends silently.
+    """
     with client.sequence("sum", sequence_id=9) as steps:
         steps.predict([1, 0])
     for parameters in ({"sequence_id": 9}, {"sequence_id": "9"}):

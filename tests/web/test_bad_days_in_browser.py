@@ -252,7 +252,10 @@ def test_a_model_can_be_unloaded_loaded_and_reloaded(guest: Visit) -> None:
 def test_a_model_can_be_released_from_quarantine(
     browser: Browser, models_copy: Path, new_server: StartServer, tmp_path: Path
 ) -> None:
-    """The page shows the reason of a failed trial; a released file is tried again."""
+    """The page shows the reason of a failed trial.
+
+    A released file is tried again.
+    """
     state = tmp_path / "state"
     state.mkdir()
     model = scan(models_copy)["petals"]

@@ -39,7 +39,10 @@ def words(language: str) -> dict[str, str]:
 
 
 def test_all_files_are_small() -> None:
-    """What a visit transfers is measured in a browser; this bounds the whole."""
+    """What a visit transfers is measured in a browser.
+
+    This bounds the whole.
+    """
     served = []
     for path in WEB.rglob("*"):
         if path.is_file() and path.name not in ("LICENSE", "SHA256SUMS"):

@@ -37,7 +37,10 @@ const settle = () => new Promise((done) => setImmediate(done));
 
 
 def run_module(path: str, script: str, folder: Path, more: str = "") -> Any:
-    """Run a module between stand-ins and a script; return the script's output."""
+    """Run a module between stand-ins and a script.
+
+    Return the script's output.
+    """
     node = shutil.which("node")
     if node is None:
         pytest.fail("node is missing: install nodejs, which runs the page's modules")
@@ -65,7 +68,10 @@ def test_late_answer_is_not_shown(tmp_path: Path, late: str) -> None:
 
 
 def test_another_model_does_not_get_the_old_sample(tmp_path: Path) -> None:
-    """Choosing another model ends a comparison; a pending answer is not shown."""
+    """Choosing another model ends a comparison.
+
+    A pending answer is not shown.
+    """
     script = """
     Object.assign(compared, { model: "old", versions: ["1", "2"] });
     const asked = bench.submit("A");
@@ -91,7 +97,10 @@ def test_every_version_is_queried(tmp_path: Path) -> None:
 
 
 def test_a_late_stream_is_stopped(tmp_path: Path) -> None:
-    """A stream that was cancelled while starting is stopped; only the newest one stays."""
+    """A stream that was cancelled while starting is stopped.
+
+    Only the newest one stays.
+    """
     script = """
     const live = new Set(), given = [];
     const stream = (name) => { live.add(name); return { name, getTracks: () => [{ stop: () => live.delete(name) }] }; };

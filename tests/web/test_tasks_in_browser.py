@@ -54,7 +54,10 @@ def test_pasted_and_dropped(visited: Visit) -> None:
 
 
 def test_samples_and_history(visited: Visit) -> None:
-    """One tap on a sample asks about it; the history keeps what was asked."""
+    """One tap on a sample asks about it.
+
+    The history keeps what was asked.
+    """
     page = visited.page
     visited.open_model("digits", "drawing")
     page.click("[data-sample='7.png']:has(img)")
@@ -85,7 +88,10 @@ def test_drawing(visited: Visit) -> None:
 
 
 def test_live_camera(visited: Visit, browser: Browser | Firefox) -> None:
-    """One frame is in progress at a time; the button stops it."""
+    """One frame is in progress at a time.
+
+    The button stops it.
+    """
     visited.open_model("digits", "camera")
     visited.page.click("text=Start the camera")
     # Firefox's camera has its own test picture.
@@ -136,7 +142,10 @@ def test_shapes_have_boxes(visited: Visit, tmp_path: Path) -> None:
 
 
 def test_petals_form(visited: Visit) -> None:
-    """Names, units and usual ranges are the model's; the answer has its unit."""
+    """Names, units and usual ranges are the model's.
+
+    The answer has its unit.
+    """
     visited.open_model("petals")
     assert "usually 4.3 to 7.9" in visited.page.inner_text(".fields")
     for name, value in (
@@ -244,7 +253,10 @@ def test_recommendation(visited: Visit) -> None:
 
 
 def test_tensors(visited: Visit, tmp_path: Path) -> None:
-    """Send JSON, a NumPy file and zeros; invalid JSON is reported at once."""
+    """Send JSON, a NumPy file and zeros.
+
+    Invalid JSON is reported at once.
+    """
     visited.open_model("plain")
     visited.page.fill("textarea[name=values]", "[[5.1, 3.5")
     visited.page.click("form .primary")
@@ -301,7 +313,10 @@ def test_versions_side_by_side(visited: Visit) -> None:
 def test_versions_on_the_live_camera(
     visited: Visit, browser: Browser | Firefox
 ) -> None:
-    """Both versions get each frame; times and agreement are shown until it stops."""
+    """Both versions get each frame.
+
+    Times and agreement are shown until it stops.
+    """
     visited.go("compare/digits")
     visited.press("[data-kind=camera]")
     visited.page.click("text=Start the camera")

@@ -20,7 +20,10 @@ NEXT_BYTES = 3_000
 
 
 def transferred(page: Page, server: Server, part: str) -> dict[str, int]:
-    """Open the page and then a part; return the bytes of the page's own files by path."""
+    """Open the page and then a part.
+
+    Return the bytes of the page's own files by path.
+    """
     paths: dict[str, str] = {}
     sizes: dict[str, int] = {}
     session = page.context.new_cdp_session(page)
@@ -48,7 +51,10 @@ def transferred(page: Page, server: Server, part: str) -> dict[str, int]:
 
 
 def test_visits_transfer_little(chromium: Browser, page_server: Server) -> None:
-    """A visit fetches what it shows; the browser keeps it for the next one."""
+    """A visit fetches what it shows.
+
+    The browser keeps it for the next one.
+    """
     context = chromium.new_context()
     context.set_default_timeout(LIMIT_MS)
     try:

@@ -189,7 +189,10 @@ def test_mutated_vectors_are_read_or_refused() -> None:
 
 @pytest.mark.parametrize("announced", [FIRST_BODY_BYTES + 1, 64 * MIB])
 def test_memory_grows_with_received_bytes_only(announced: int) -> None:
-    """Ten bytes of an announced 64 MiB take 1 MiB; later steps add 4 MiB or a quarter."""
+    """Ten bytes of an announced 64 MiB take 1 MiB.
+
+    Later steps add 4 MiB or a quarter.
+    """
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], announced)
     head = (
         encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"

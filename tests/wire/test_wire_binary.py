@@ -135,7 +135,10 @@ def test_header_lengths_must_match_the_body(
 
 
 def test_header_lengths_are_read() -> None:
-    """A missing one is None; blanks and leading zeros are allowed."""
+    """A missing one is None.
+
+    Blanks and leading zeros are allowed.
+    """
     read = [parse_json_length(text, 40) for text in (None, "0", "40", " 12\t", "007")]
     assert read == [None, 0, 40, 12, 7]
 
@@ -272,7 +275,10 @@ def test_arrays_at_odd_addresses(offset: int) -> None:
 
 
 def test_bytes_tensors_have_no_buffer() -> None:
-    """NumPy can't view BYTES elements in place; to_array makes objects of them."""
+    """NumPy can't view BYTES elements in place.
+
+    To_array makes objects of them.
+    """
     tensor = Tensor("x", "BYTES", (2, 1), [b"a", b"\xff\0"])
     assert not hasattr(tensor, "__array_interface__")
     array = to_array(tensor)

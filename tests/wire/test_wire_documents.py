@@ -144,7 +144,10 @@ TOO_MANY: dict[str, tuple[bytes, bytes, bytes, int, str]] = {
 def test_documents_with_too_many_parts_are_refused(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are refused before parsing, with the way out; one part fewer is parsed."""
+    """They are refused before parsing, with the way out.
+
+    One part fewer is parsed.
+    """
     parsed: list[int] = []
     monkeypatch.setattr(json, "loads", lambda text, **_: parsed.append(len(text)))
     head, part, tail, maximum, text = TOO_MANY[case]

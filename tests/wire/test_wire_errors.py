@@ -21,7 +21,10 @@ from wire.wire_bodies import SETTINGS, names, request, with_binary
 
 @pytest.mark.parametrize("code", ErrorCode, ids=lambda code: code.name)
 def test_every_code_has_an_error_status(code: ErrorCode) -> None:
-    """4xx blames the request, 5xx the server; a code is found by its name."""
+    """4xx blames the request, 5xx the server.
+
+    A code is found by its name.
+    """
     assert 400 <= code.status < 600
     assert ErrorCode[code.name] is code is code_named(code.name)
     assert ApiError(code, "text").status == code.status
@@ -68,7 +71,10 @@ def test_unknown_codes_are_not_found(name: object) -> None:
 
 
 def check_only_api_errors(body: bytes, json_length: int | None) -> None:
-    """Decode as both kinds of message; only ApiError may be raised."""
+    """Decode as both kinds of message.
+
+    Only ApiError may be raised.
+    """
     bodies = []
     for decode in (decode_infer_request, decode_infer_response):
         try:

@@ -117,7 +117,10 @@ def test_special_values_survive_json(datatype: str) -> None:
 
 
 def test_a_float_is_printed_as_the_double_of_the_same_value() -> None:
-    """0.1 in FP32 is not 0.1 in JSON, as in Triton; reading it returns the same float."""
+    """0.1 in FP32 is not 0.1 in JSON, as in Triton.
+
+    Reading it returns the same float.
+    """
     tensor = Tensor("x", "FP32", (1,), memoryview(struct.pack("<f", 0.1)))
     assert strict_json.dumps(to_json_values(tensor)) == b"[0.10000000149011612]"
 

@@ -133,7 +133,10 @@ def test_elements_are_checked_each_time() -> None:
 
 
 def test_a_cache_is_bounded() -> None:
-    """One entry too many empties it; the newest one is in it."""
+    """One entry too many empties it.
+
+    The newest one is in it.
+    """
     cache: TemplateCache[int, int] = TemplateCache()
     for number in range(3 * MAX_TEMPLATES + 1):
         cache.keep(number, number)

@@ -94,7 +94,10 @@ def document(datatype: str, data: str, shape: str = "[1]") -> bytes:
 
 
 def request(item: dict[str, Any] | None = None, **members: Any) -> bytes:
-    """Return a valid request with changes; the value ``...`` removes a member."""
+    """Return a valid request with changes.
+
+    The value ``...`` removes a member.
+    """
     tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]} | (
         item or {}
     )

@@ -24,7 +24,10 @@ def load_tool() -> ModuleType:
 
 
 class Row(NamedTuple):
-    """A row of the document; numbers are None where the recipe refuses the model."""
+    """A row of the document.
+
+    Numbers are None where the recipe refuses the model.
+    """
 
     cell: Any
     before: float | None

@@ -39,7 +39,10 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_pictures(tmp_path: Path, pictures: Path) -> None:
-    """Pictures are preprocessed like requests; a quarter is kept for measuring."""
+    """Pictures are preprocessed like requests.
+
+    A quarter is kept for measuring.
+    """
     facts = read(tmp_path, "digits", pictures)
     assert (facts["train"], facts["test"]) == (8, 2)
     assert facts["rows"] == {"image": True}
@@ -55,7 +58,10 @@ def test_a_folder_of_pictures(tmp_path: Path, pictures: Path) -> None:
 
 
 def test_a_table_of_numbers(tmp_path: Path) -> None:
-    """Columns are found by name; the labels are the target's values."""
+    """Columns are found by name.
+
+    The labels are the target's values.
+    """
     names = ["sepal_length", "sepal_width", "petal_length"]
     lines = []
     for row in range(8):
@@ -131,7 +137,10 @@ def test_mismatched_files_are_refused(tmp_path: Path, pictures: Path) -> None:
 
 
 def test_scores_of_classes_and_numbers() -> None:
-    """Classes are counted, numbers measured; a loss has the right sign for both."""
+    """Classes are counted, numbers measured.
+
+    A loss has the right sign for both.
+    """
     scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])[:, None]
     assert score_answers(scores, np.array([0, 1, 1, 0])) == Score("accuracy", 0.75, 4)
     assert score_answers(scores[:, :, 1:], np.array([0, 1, 1, 0])).value == 0.75

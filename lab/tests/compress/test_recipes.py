@@ -220,7 +220,10 @@ def network(torch: Any) -> Any:
 
 
 def test_fusion_folds_batch_norms() -> None:
-    """The answers are the same; saved programs are folded as well."""
+    """The answers are the same.
+
+    Saved programs are folded as well.
+    """
     import torch
 
     images = np.random.default_rng(0).random((8, 1, 8, 8), np.float32)

@@ -38,7 +38,10 @@ ENGINES: dict[str, Engine] = {
 
 
 def parameters(engine: str, cases: list[Case], *needs: Any) -> list[Any]:
-    """Return the cases with engine and format; Ray's environment has every framework."""
+    """Return the cases with engine and format.
+
+    Ray's environment has every framework.
+    """
     marks = {form: needs or FRAMEWORKS[form] for form in FRAMEWORKS}
     return [
         pytest.param(engine, c.format, c, id=f"{engine}: {c}", marks=marks[c.format])

@@ -49,12 +49,18 @@ def test_statistics_name_the_worker(two_workers: Server) -> None:
 
 
 def test_an_unauthenticated_body_is_not_read(two_workers: Server) -> None:
-    """The limit is a pairing message, with a length or in chunks; others have one, too."""
+    """The limit is a pairing message, with a length or in chunks.
+
+    Others have one, too.
+    """
     check_large_bodies(two_workers)
 
 
 def test_settings_and_files_are_those_of_serve(two_workers: Server) -> None:
-    """The run file proves the port to clients; each worker has its own folder."""
+    """The run file proves the port to clients.
+
+    Each worker has its own folder.
+    """
     state = two_workers.log.parent / "state"
     run = json.loads((state / "runs" / f"{two_workers.process.pid}.json").read_text())
     assert run["http"] == f"127.0.0.1:{two_workers.port}"

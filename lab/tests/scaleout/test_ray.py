@@ -105,7 +105,10 @@ def test_statistics_name_the_replica(scaled: RayServer) -> None:
 def step(
     server: Server, number: int, *, start: bool = False, model: str = "sum"
 ) -> tuple[int, float | str]:
-    """Run a sequence's step; return the status, and the sum or error code."""
+    """Run a sequence's step.
+
+    Return the status, and the sum or error code.
+    """
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
     parameters = {"sequence_id": number, "sequence_start": start}
     answer = server.call(

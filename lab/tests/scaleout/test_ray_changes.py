@@ -126,7 +126,10 @@ def test_a_broken_folder_leaves_the_old_one(
 def test_a_good_folder_takes_over_and_scales_with_the_load(
     scaled: RayServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Replicas are replaced one by one without losses; load adds a second one."""
+    """Replicas are replaced one by one without losses.
+
+    Load adds a second one.
+    """
     good = with_petals(tmp_path_factory, "second")
     with under_load(scaled):
         done = scaled.change(good, "--replicas", "1..3")

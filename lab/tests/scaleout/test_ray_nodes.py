@@ -23,7 +23,10 @@ CHILD = ROOT / "lab" / "tests" / "children" / "ray_nodes.py"
 
 @contextlib.contextmanager
 def two_nodes(folder: Path) -> Iterator[RayServer]:
-    """Start two nodes with a replica each; the process is the nodes' parent."""
+    """Start two nodes with a replica each.
+
+    The process is the nodes' parent.
+    """
     log = folder / "cluster.log"
     port = free_port()
     ensure_token(folder / "state" / "ray-token")

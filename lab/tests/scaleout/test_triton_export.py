@@ -57,7 +57,10 @@ def export(models: Path, target: Path) -> list[Any]:
 
 
 def test_the_embedded_models_are_exported(models_copy: Path, tmp_path: Path) -> None:
-    """Each version is a Triton model with equal code; omissions have a reason."""
+    """Each version is a Triton model with equal code.
+
+    Omissions have a reason.
+    """
     rows = export(models_copy, tmp_path / "out")
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {
@@ -85,7 +88,10 @@ def test_the_embedded_models_are_exported(models_copy: Path, tmp_path: Path) -> 
 
 @pytest.mark.onnx
 def test_scalars_are_exported_and_stateful_models_are_not(tmp_path: Path) -> None:
-    """A scalar has one dimension in Triton. Odd paths are quoted."""
+    """A scalar has one dimension in Triton.
+
+    Odd paths are quoted.
+    """
     models = tmp_path / 'mödels "x" \\'
     for name in ("double", "sum"):
         (models / name).mkdir(parents=True)

@@ -15,7 +15,10 @@ from pocketserve_wire import ApiError
 
 
 def test_a_worker_takes_the_lowest_free_number(tmp_path: Path) -> None:
-    """A successor gets the same number and folder; others are noticed at once."""
+    """A successor gets the same number and folder.
+
+    Others are noticed at once.
+    """
     first = WorkerSlot(tmp_path)
     assert first.is_alone()
     second = WorkerSlot(tmp_path)
@@ -61,7 +64,10 @@ def read(data: bytes, *, trusted: bool = True, **headers: str) -> bytes:
 
 
 def test_valid_bodies_are_read() -> None:
-    """They have a length, chunks or nothing; later bytes stay unread."""
+    """They have a length, chunks or nothing.
+
+    Later bytes stay unread.
+    """
     data = bytes(range(256)) * 300
     assert read(data + b"more", CONTENT_LENGTH=str(len(data))) == data
     assert (

@@ -26,7 +26,10 @@ class Record:
         return [got for _, got in self.entries if isinstance(got, Exception)]
 
     def right(self) -> int:
-        """Return the number of answers; check that each belongs to its request."""
+        """Return the number of answers.
+
+        Check that each belongs to its request.
+        """
         answers = []
         for asked, got in self.entries:
             if not isinstance(got, Exception):

@@ -132,7 +132,10 @@ def cores_of_threads(process: int) -> set[tuple[int, ...]]:
 
 
 def test_a_background_app_gets_slow_cores_only(serve_on):
-    """This affects every thread; models are reopened with as many threads."""
+    """This affects every thread.
+
+    Models are reopened with as many threads.
+    """
     even = PhoneModel(
         "even",
         fast_cores=4,

@@ -233,7 +233,10 @@ def test_the_phone_has_its_own_clock(tmp_path):
 
 
 def test_a_second_run_shares_the_phone(tmp_path):
-    """It finds the first run's state; after both have ended, the phone is reset."""
+    """It finds the first run's state.
+
+    After both have ended, the phone is reset.
+    """
     battery = tmp_path / "battery.json"
     with Phone(QUICK, tmp_path) as phone:
         phone.begin(PhoneEvent("battery"))

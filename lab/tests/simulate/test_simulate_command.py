@@ -118,7 +118,10 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def test_the_doctor_examines_the_phone():
-    """It finds Termux, cores, memory and a battery; its exit code is passed on."""
+    """It finds Termux, cores, memory and a battery.
+
+    Its exit code is passed on.
+    """
     done = simulate(
         "--device", "budget", "--memory", "200M", "--", "doctor", str(MODELS), "--json"
     )

@@ -27,7 +27,10 @@ class ExtendedAnswer(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """The client's description of the raw input; the bytes take precedence."""
+    """The client's description of the raw input.
+
+    The bytes take precedence.
+    """
 
     content_type: str = ""  # as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``
     values: Mapping[str, Any] = (

@@ -116,7 +116,10 @@ class Custom:
         return plain
 
     def form(self) -> Form:
-        """Return the task's inputs; the functions' parameters are unknown."""
+        """Return the task's inputs.
+
+        The functions' parameters are unknown.
+        """
         if self._prepare is None:
             return self._plain.form()
         return Form(("file",))

@@ -81,7 +81,10 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
 
 
 def _weight(labels: Labels) -> int:
-    """Estimate the memory of labels; translations may share a list."""
+    """Estimate the memory of labels.
+
+    Translations may share a list.
+    """
     lists = [labels.names, *labels.translations.values()]
     weight = 0
     for names in {id(names): names for names in lists}.values():
@@ -336,7 +339,10 @@ def labels_of_tensor(
 
 
 def _lines_of(content: bytes) -> list[str]:
-    """Return a label per line; an empty line is the label of its index, too."""
+    """Return a label per line.
+
+    An empty line is the label of its index, too.
+    """
     text = content.decode("utf-8-sig", errors="replace")
     if not text:
         return []

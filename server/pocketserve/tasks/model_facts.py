@@ -263,7 +263,10 @@ def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec
 
 
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
-    """Return a model file's own properties; values are in Python's notation."""
+    """Return a model file's own properties.
+
+    Values are in Python's notation.
+    """
     read = version.format.properties
     return dict(
         getattr(session, "properties", {}) if read is None else read(version.path)

@@ -60,7 +60,10 @@ def select_task(facts: ModelFacts) -> Task:
 
 
 def _first_fitting(facts: ModelFacts) -> str:
-    """Return the first task that certainly fits; the last one always does."""
+    """Return the first task that certainly fits.
+
+    The last one always does.
+    """
     for name in TASK_NAMES:
         fits = task_named(name).fits
         if fits is not None and fits(facts):

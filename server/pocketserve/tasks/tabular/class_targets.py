@@ -243,7 +243,10 @@ class TargetTable:
         return bool(scores[0] == -scores[1] and scores[column] < 0)
 
     def _order(self, scores: Array, winner: str | None) -> list[int]:
-        """Return columns, best first; the model's own winner precedes higher scores."""
+        """Return columns, best first.
+
+        The model's own winner precedes higher scores.
+        """
         classes = self.target.classes
         lowest_wins = classes is not None and classes.lowest_wins
         keys = scores if lowest_wins else -scores

@@ -329,7 +329,10 @@ class TableTask:
         self._rows = rows
 
     def structure(self) -> dict[str, Any]:
-        """Return the columns of a row; names are empty if unknown."""
+        """Return the columns of a row.
+
+        Names are empty if unknown.
+        """
         return {"features": self._rows.columns_of_row()}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:

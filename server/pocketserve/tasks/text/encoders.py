@@ -164,7 +164,10 @@ class TokenEncoder(NamedTuple):
 
 
 def _as_input(row: list[int], spec: TensorSpec) -> Array:
-    """Return an input array; the shape of an open input is [1, tokens]."""
+    """Return an input array.
+
+    The shape of an open input is [1, tokens].
+    """
     if spec.open or spec.datatype == "BYTES":
         array = np.asarray(row, np.int64)
     else:
@@ -222,7 +225,10 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
 
 
 def _length(facts: ModelFacts, options: TextOptions, padded: int) -> int:
-    """Return the token limit; a fixed-size input may be larger."""
+    """Return the token limit.
+
+    A fixed-size input may be larger.
+    """
     limit = options.max_length
     if limit is None:
         limit = _declared_length(facts, padded)

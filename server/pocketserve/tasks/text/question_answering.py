@@ -67,7 +67,10 @@ class _Window(NamedTuple):
 
 
 class QuestionAnswering:
-    """Takes ``{"question": ..., "context": ...}``. A context that is longer than the model is read in windows."""
+    """Takes ``{"question": ..., "context": ...}``.
+
+    A context that is longer than the model is read in windows.
+    """
 
     name = NAME
 

@@ -96,7 +96,10 @@ class SentencePiece:
             yield unknown
 
     def _byte_tokens(self, text: str, start: int, end: int) -> Iterator[Token]:
-        """Yield a token per UTF-8 byte; only the last one covers the range."""
+        """Yield a token per UTF-8 byte.
+
+        Only the last one covers the range.
+        """
         encoded = text.encode()
         for byte in encoded[:-1]:
             yield Token(self._bytes[byte], start, start)
@@ -201,7 +204,10 @@ class SentencePiece:
     def _split_unused(
         self, text: str, start: int, end: int, halves: Mapping[str, int]
     ) -> Iterator[Piece]:
-        """Yield a merged piece; an unused one is split into the two it was merged from."""
+        """Yield a merged piece.
+
+        An unused one is split into the two it was merged from.
+        """
         half = halves.get(text[start:end])
         if half is None:
             yield self._numbers.get(text[start:end], self.model.unknown), start, end
@@ -317,7 +323,10 @@ def _backtrack(origins: Sequence[int], numbers: Sequence[int]) -> list[Piece]:
 
 
 def _drain(heap: list[_MergeCandidate]) -> Iterator[_MergeCandidate]:
-    """Pop items until the heap is empty; more may be pushed meanwhile."""
+    """Pop items until the heap is empty.
+
+    More may be pushed meanwhile.
+    """
     while heap:
         yield heapq.heappop(heap)
 

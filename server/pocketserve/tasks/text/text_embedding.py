@@ -104,7 +104,10 @@ class TextEmbedding:
             )
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return a run for each text; a query comes first."""
+        """Return a run for each text.
+
+        A query comes first.
+        """
         comparison = _comparison(body)
         limit = self._options.max_chars
         prompts = self._prompts

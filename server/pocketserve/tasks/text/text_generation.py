@@ -1,4 +1,7 @@
-"""Chats and completions of a language model; its session generates the text."""
+"""Chats and completions of a language model.
+
+Its session generates the text.
+"""
 
 from __future__ import annotations
 

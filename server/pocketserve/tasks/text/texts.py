@@ -182,7 +182,10 @@ def read_object(
 
 
 def checked_text(text: str, limit: int) -> str:
-    """Check length and content; replace lone surrogates from JSON by U+FFFD."""
+    """Check length and content.
+
+    Replace lone surrogates from JSON by U+FFFD.
+    """
     if len(text) > limit:
         raise invalid_input(
             f"the text has {len(text)} characters, the limit is {limit} (text.max_chars in model.toml)"

@@ -252,7 +252,10 @@ def _pad_number(model: SentencePieceModel) -> int:
 
 
 def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
-    """Build a regex tokenizer; a vocabulary line is "word number" or only a word."""
+    """Build a regex tokenizer.
+
+    A vocabulary line is "word number" or only a word.
+    """
     pairs: dict[str, int] = {}
     line_count = 0
     for line in content.decode("utf-8", errors="replace").split("\n"):
@@ -353,7 +356,10 @@ def _library_tokenizer(
 
 
 class _NeedsLibraryError(Exception):
-    """Our own code can't run this ``tokenizer.json``; the text names the key."""
+    """Our own code can't run this ``tokenizer.json``.
+
+    The text names the key.
+    """
 
 
 def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:

@@ -87,7 +87,10 @@ class Tokenizer(Protocol):
 
 
 def keeps_case(vocabulary: Iterable[str]) -> bool:
-    """Return whether words have capitals; special words in brackets don't count."""
+    """Return whether words have capitals.
+
+    Special words in brackets don't count.
+    """
     count = cased = 0
     for word in vocabulary:
         if word.startswith("[") and word.endswith("]"):

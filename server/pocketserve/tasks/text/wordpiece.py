@@ -116,7 +116,10 @@ class WordPiece:
             yield "".join(word), positions
 
     def _pieces(self, word: str, positions: list[int]) -> list[Token]:
-        """Split a word into the longest known pieces; one unknown piece makes it unknown."""
+        """Split a word into the longest known pieces.
+
+        One unknown piece makes it unknown.
+        """
         unknown = Token(self.special.unknown, positions[0], positions[-1] + 1)
         if len(word) > min(self.max_word_chars, WORD_CHARS_LIMIT):
             return [unknown]

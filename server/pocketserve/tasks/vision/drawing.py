@@ -55,7 +55,10 @@ def colour(index: int) -> Colour:
 
 
 class Canvas:
-    """A request's upright picture; methods draw in its original coordinates."""
+    """A request's upright picture.
+
+    Methods draw in its original coordinates.
+    """
 
     def __init__(self, body: memoryview, hints: Hints, max_pixels: int) -> None:
         from PIL import ImageFont, ImageOps

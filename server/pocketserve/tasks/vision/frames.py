@@ -23,7 +23,10 @@ FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
 
 
 class _PackedFormat(NamedTuple):
-    """A format with all values of a pixel together; the modes are Pillow's."""
+    """A format with all values of a pixel together.
+
+    The modes are Pillow's.
+    """
 
     pixel_bytes: int
     mode: str

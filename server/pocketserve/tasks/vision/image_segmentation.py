@@ -143,7 +143,10 @@ class ImageSegmentation(PictureTask):
             self._output = _map_output(facts, options.output)
 
     def structure(self) -> dict[str, Any]:
-        """Return the class names; the meaning of a single one depends on the map."""
+        """Return the class names.
+
+        The meaning of a single one depends on the map.
+        """
         if len(self.labels) < 2:
             return {}
         return super().structure()
@@ -198,7 +201,10 @@ class ImageSegmentation(PictureTask):
         canvas.legend(legend)
 
     def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
-        """Return the class names; the only name of a one-channel map is class 1's."""
+        """Return the class names.
+
+        The only name of a one-channel map is class 1's.
+        """
         names = self._labels.in_language(language)
         if len(names) != 1 or self._options.label_offset:
             return names

@@ -111,7 +111,10 @@ def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
 
 
 class _GifBlocks:
-    """A position in the blocks of a GIF; the number of steps is limited."""
+    """A position in the blocks of a GIF.
+
+    The number of steps is limited.
+    """
 
     def __init__(self, body: bytes | memoryview, start: int) -> None:
         self._file = io.BytesIO(body)

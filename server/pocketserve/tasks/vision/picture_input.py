@@ -490,7 +490,10 @@ def _shape_error(spec: TensorSpec, size: tuple[int, int] | None) -> ValueError:
 def _fixed_shape(
     shape: PictureShape, size: tuple[int, int] | None
 ) -> PictureShape | None:
-    """Fill in an open size; return None if the result is not a picture's."""
+    """Fill in an open size.
+
+    Return None if the result is not a picture's.
+    """
     width, height, channels = shape
     if size is not None and width in (-1, size[0]) and height in (-1, size[1]):
         width, height = size

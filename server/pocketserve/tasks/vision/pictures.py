@@ -239,7 +239,10 @@ def _with_orientation(image: Image) -> _OpenedPicture:
 
 
 def _open(body: memoryview, max_pixels: int) -> Image:
-    """Open a file or pixel array; decode nothing beyond the claimed size."""
+    """Open a file or pixel array.
+
+    Decode nothing beyond the claimed size.
+    """
     import PIL.Image
 
     if arrays.is_npy(body):
@@ -336,7 +339,10 @@ def _check_unstoppable(size: tuple[int, int], kind: str) -> None:
 
 
 def _check_avif(body: memoryview, max_pixels: int) -> int:
-    """Reserve memory for an AVIF; return the pixels that its decoder allocates."""
+    """Reserve memory for an AVIF.
+
+    Return the pixels that its decoder allocates.
+    """
     import PIL.features
 
     if not PIL.features.check("avif"):
@@ -522,7 +528,10 @@ def _resize(
 
 
 def _decoded_scale(image: Image, placement: Placement) -> tuple[float, float]:
-    """Return the scale of the decoded picture; the decoder may have reduced it."""
+    """Return the scale of the decoded picture.
+
+    The decoder may have reduced it.
+    """
     width, height = placement.picture
     return image.width / width, image.height / height
 

@@ -310,7 +310,10 @@ def _rescale_factor(config: Mapping[str, Any]) -> float:
 def _pairs(
     first: tuple[float, ...], second: tuple[float, ...]
 ) -> list[tuple[float, float]]:
-    """Pair the numbers of two settings; a single one counts for each channel."""
+    """Pair the numbers of two settings.
+
+    A single one counts for each channel.
+    """
     if len(first) == 1:
         first = first * len(second)
     if len(second) == 1:
@@ -416,7 +419,10 @@ def _cropped(
 def _exact_size(
     config: Mapping[str, Any], size: Mapping[str, Any]
 ) -> tuple[int, int] | None:
-    """Return the size to stretch to; DPT rounds it to a multiple."""
+    """Return the size to stretch to.
+
+    DPT rounds it to a multiple.
+    """
     exact = _config_size(dict(size))
     above = _side(config.get(MULTIPLE_ABOVE))
     if exact is not None and above:

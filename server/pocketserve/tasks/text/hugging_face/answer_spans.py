@@ -28,7 +28,10 @@ class ScoredSpan(NamedTuple):
 
 
 def candidate_count(top_k: int) -> int:
-    """Return the spans to score in each window; spans of the same words are merged."""
+    """Return the spans to score in each window.
+
+    Spans of the same words are merged.
+    """
     return 2 * top_k + 10
 
 
@@ -66,7 +69,10 @@ def with_whole_words(span: ScoredSpan, tokens: Sequence[Token]) -> tuple[int, in
 
 
 class MergedAnswers:
-    """Answers by their text; the scores of equal texts are added."""
+    """Answers by their text.
+
+    The scores of equal texts are added.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text

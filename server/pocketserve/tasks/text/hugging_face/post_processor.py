@@ -12,7 +12,10 @@ _SEQUENCES = ("A", "B")
 
 
 class UnsupportedProcessorError(ValueError):
-    """Report an unsupported post-processor; the text names the part."""
+    """Report an unsupported post-processor.
+
+    The text names the part.
+    """
 
 
 class _TemplatePart(NamedTuple):

@@ -267,7 +267,10 @@ def _fits_bias(weight: Array, bias: Array | None) -> bool:
 
 
 def _activation(facts: ModelFacts, file: str) -> Callable[[Array], Array]:
-    """Return a dense layer's activation function; the library's default is Tanh."""
+    """Return a dense layer's activation function.
+
+    The library's default is Tanh.
+    """
     config = facts.json_beside(file)
     default = "torch.nn.modules.activation.Tanh"
     activation = str(config.get("activation_function", default))
