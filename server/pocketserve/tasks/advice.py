@@ -49,7 +49,7 @@ MAX_TEXT_CLASSES, MIN_VECTOR = 50, 32
 
 
 def advice_of(facts: ModelFacts, labels: Sequence[str]) -> str:
-    """Describe a model without a task, and how to set one; empty if unclear.
+    """Describe how to set a model's task, or return "".
 
     Args:
         labels: class names found for it.

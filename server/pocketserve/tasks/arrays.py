@@ -36,7 +36,7 @@ def first_sign(body: memoryview) -> bytes:
 
 
 def looks_like_json(body: memoryview) -> bool:
-    """Return whether the first visible byte starts a JSON array, object or number."""
+    """Return whether a body begins like JSON."""
     sign = first_sign(body)
     return bool(sign) and sign in b"[{-0123456789"
 
@@ -104,7 +104,7 @@ def _npy_header(body: memoryview) -> _NpyHeader:
 
 
 def picture_in(array: Array) -> Array | None:
-    """Return a view of the pixels if an array is one picture, else None.
+    """Return a picture's pixels as a view, or None.
 
     A picture is uint8 [height, width] or [height, width, 3 or 4] (grey, RGB, RGBA). A
     single row is none.
@@ -242,7 +242,7 @@ def _without_ones(shape: tuple[int, ...]) -> list[int]:
 
 
 def nested(values: Any, owner: str) -> tuple[tuple[int, ...], list[Any]]:
-    """Return the shape and the leaves of nested JSON arrays, in row-major order.
+    """Flatten nested JSON arrays; return shape and leaves.
 
     Raises:
         ApiError: INVALID_TENSOR, naming the ``owner``: they are not rectangular.

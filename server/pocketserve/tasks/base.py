@@ -65,7 +65,7 @@ NO_HINTS = Hints()
 
 
 class Task(Protocol):
-    """Convert raw input to a model's arrays, and its outputs to an answer.
+    """Convert raw input to arrays, and outputs to answers.
 
     Both directions are pure functions, called from many threads.
     """

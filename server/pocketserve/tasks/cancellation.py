@@ -80,7 +80,7 @@ class cancellation_scope:
 
 
 def hold_bytes(count: int) -> None:
-    """Reserve bytes of the scope's budget until the scope ends, waiting if needed.
+    """Reserve bytes of the budget until the scope ends.
 
     Without a budget, do nothing.
 
@@ -118,7 +118,7 @@ def hold_documents(bodies: Iterable[memoryview]) -> None:
 
 
 def is_text(body: memoryview | bytes) -> bool:
-    """Return whether bytes may begin JSON or CSV, not a picture, sound or array."""
+    """Return whether bytes may begin JSON or CSV."""
     start = bytes(body[:SNIFFED_BYTES])
     try:
         codecs.getincrementaldecoder("utf-8")().decode(start)

@@ -96,7 +96,7 @@ class Custom:
         return prepared._replace(runs=tuple(runs))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return the owner's answer to one run's outputs, or a list of several."""
+        """Return the owner's answer, or a list of several."""
         if self._answer is None:
             return self._plain.answer(runs, options, context)
         outputs: Any = [dict(run) for run in runs]
@@ -150,7 +150,7 @@ def _is_list_of_dicts(value: Any) -> bool:
 
 
 def _array(name: str, value: Any) -> Array:
-    """Convert an input from ``prepare`` to an array of a datatype of the protocol."""
+    """Convert an input from ``prepare`` to an array."""
     try:
         array = np.asarray(value)
         datatype_of(array.dtype)

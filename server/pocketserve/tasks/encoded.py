@@ -79,7 +79,7 @@ def decode_base64(text: str | bytes) -> bytes:
 
 
 def is_base64_start(start: bytes) -> bool:
-    """Return whether a body may start with base64 and not with a file."""
+    """Return whether a body may be base64, not a file."""
     return _BASE64_START.match(start) is not None
 
 

@@ -1,4 +1,4 @@
-"""Describe a task's inputs and parameters, so programs need not know the task."""
+"""Describe a task's inputs and parameters for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find class names in the manifest's file, the model file or a file beside it."""
+"""Find class names in or beside the model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class Labels(NamedTuple):
         return (parameter("language", examples=tuple(self.translations)),)
 
     def in_language(self, language: str | None) -> Sequence[str]:
-        """Return the names in a language or a related one, else the first ones."""
+        """Return the names in the closest language.
+
+        That is the language itself, a related one, or that of the first names.
+        """
         if language is None or not self.translations:
             return self.names
         best = min(self.translations, key=lambda tag: _distance(tag, language))
@@ -63,7 +66,7 @@ class Labels(NamedTuple):
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
-    """Find an output's class names; None is the first output that has any.
+    """Find the class names of an output, or of any.
 
     The sources are, in this order: the manifest, TFLite metadata, ONNX metadata,
     ``config.json`` (Hugging Face), a label file with a usual name in the model's folder.
@@ -271,7 +274,7 @@ def answer_labels(names: Sequence[str], offset: int = 0) -> list[str]:
 
 
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
-    """Describe labels whose number is not that of the classes; else return "".
+    """Describe a wrong number of labels, or return "".
 
     One class is never reported, as one score may stand for two classes.
 
@@ -375,7 +378,7 @@ def _of_config(facts: ModelFacts) -> list[str]:
 
 
 def names_of(names: object) -> list[str]:
-    """Return names in a list or a mapping by number; empty for anything else."""
+    """Return the names in a list or mapping."""
     if not isinstance(names, list | tuple):
         return _by_number(names)
     if not all(isinstance(name, str) for name in names) or len(names) > MAX_LABELS:
@@ -384,7 +387,10 @@ def names_of(names: object) -> list[str]:
 
 
 def _by_number(names: object) -> list[str]:
-    """Convert a mapping by number to a list with empty gaps; anything else to []."""
+    """Convert a mapping by number to a list.
+
+    Gaps are empty. Anything else becomes [].
+    """
     if not isinstance(names, dict):
         return []
     try:

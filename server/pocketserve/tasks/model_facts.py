@@ -141,7 +141,7 @@ class ModelFacts:
         return {str(path): path for path in paths}
 
     def beside(self, name: str) -> Path | None:
-        """Return a sidecar file in the model's own folder or with its manifest.
+        """Return a sidecar file of the model.
 
         None if there is no such file.
         """
@@ -155,7 +155,7 @@ class ModelFacts:
         return None
 
     def read_beside(self, path: Path, limit: int) -> bytes:
-        """Read a file beside the model, which must not have changed since its trial."""
+        """Read a file that hasn't changed since its trial."""
         try:
             return self.read_tried(path, limit)
         except OSError as error:

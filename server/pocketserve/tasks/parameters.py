@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
     examples: tuple[Any, ...] = ()  # some of the values that make a difference
 
     def read(self, value: Any) -> Any:
-        """Convert a value from a query (text) or from JSON to the parameter's type."""
+        """Convert a request's value to the parameter's type."""
         if self.kind == "string":
             fits = isinstance(value, str) and len(value) <= self.longest
         else:

@@ -52,7 +52,7 @@ class Ranking(NamedTuple):
     keys: str = ""
 
     def with_labels_of(self, run: Arrays) -> Ranking:
-        """Return the ranking with the class names in a run's outputs, if any."""
+        """Return the ranking with a run's class names."""
         names = self.names_in(run)
         if not names or (self.labels.names and are_numbers(names)):
             return self
@@ -202,7 +202,7 @@ def is_score_name(name: str) -> bool:
 
 
 def keys_of(facts: ModelFacts, name: str) -> str:
-    """Return the output with the class names of a score output; empty without one.
+    """Return the output with class names, or "".
 
     It has the keys of a map, or is sklearn-onnx's ``output_class_labels=True``.
     """

@@ -45,7 +45,7 @@ def create(facts: ModelFacts, problem: str = "") -> Tensors:
 
 
 class Tensors:
-    """Take a JSON array (one input), an object of arrays by input name, or ``.npy``.
+    """Take tensors as JSON or ``.npy``.
 
     Args:
         optional: inputs that the server fills in if missing: a model's state.

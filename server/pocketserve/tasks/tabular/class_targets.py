@@ -111,7 +111,10 @@ class ClassTarget:
         return 1
 
     def _graph_names(self, columns: int) -> Sequence[str]:
-        """Return class names by column; empty if the graph has none for this count."""
+        """Return the graph's class names by column.
+
+        They are empty if the graph has none for this count.
+        """
         if self.classes is None or len(self.classes.targets) <= self.number:
             return ()
         names = self.classes.targets[self.number]
@@ -355,7 +358,7 @@ def _targets_of_pairs(
     scores: Sequence[TensorSpec],
     task: str,
 ) -> list[ClassTarget]:
-    """Pair each output of winners with the output of scores in the same position."""
+    """Pair outputs of winners and of scores by position."""
     if scores and len(scores) != len(labels):
         listed = ", ".join(spec.name for spec in facts.outputs)
         raise ModelLoadError(

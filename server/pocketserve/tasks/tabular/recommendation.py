@@ -193,7 +193,7 @@ class Recommendation:
         return item
 
     def _array(self, numbers: list[int]) -> Array:
-        """Return the items in the input's shape: the last ones that fit, padded."""
+        """Return the last items that fit, padded."""
         rank = len(self._spec.shape)
         size = -1
         if rank:
@@ -218,7 +218,7 @@ def _user_inputs(facts: ModelFacts) -> list[str]:
 
 
 def _ids_outputs(facts: ModelFacts) -> list[str]:
-    """Return the outputs with item numbers, of a model that ranks items itself."""
+    """Return the outputs with ranked item numbers."""
     if len(facts.outputs) != 2:
         return []
     return [spec.name for spec in facts.outputs if spec.datatype in ("INT32", "INT64")]

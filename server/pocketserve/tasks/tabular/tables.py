@@ -116,7 +116,10 @@ class Rows:
         return self._column(position).datatype
 
     def _column(self, position: int) -> TensorSpec:
-        """Return the input of a column; the only input if there is one for all."""
+        """Return the input that takes a column.
+
+        A single input takes all of them.
+        """
         if 0 <= position < len(self.columns):
             return self.columns[position]
         return self.spec
@@ -173,7 +176,7 @@ class Rows:
         return list(values)
 
     def _as_lists(self, rows: list[Any]) -> list[Any]:
-        """Return rows as lists of values, also if all values are in one list."""
+        """Return rows as lists, also for one flat list."""
         lists = [isinstance(row, list) for row in rows]
         if all(lists) and lists:
             return rows
@@ -223,7 +226,10 @@ class Rows:
         return self._row(values, index)
 
     def _cell(self, column: int, cell: str) -> int | float | str | None:
-        """Convert a cell: text stays text; None if a number can't be parsed."""
+        """Convert a cell; None if it's no number.
+
+        Text stays text. None stands for a number that can't be parsed.
+        """
         text = cell.strip()
         if self._column(column).datatype == "BYTES":
             return text
@@ -293,7 +299,7 @@ class Rows:
 
 
 def _csv_lines(body: memoryview) -> list[list[str]]:
-    """Return the lines of a CSV document; none if it can't be parsed."""
+    """Return a CSV document's lines; none if it's invalid."""
     try:
         text = bytes(body).decode("utf-8-sig")
         # Commas and line ends in quotes count too.
@@ -356,7 +362,10 @@ class TableTask:
 def _in_order(
     columns: Sequence[TensorSpec], names: Sequence[str]
 ) -> Sequence[TensorSpec]:
-    """Return inputs in the order of the features, if these have their names."""
+    """Sort inputs by the features with their names.
+
+    Other inputs keep their order.
+    """
     by_name = {column.name: column for column in columns}
     if sorted(names) != sorted(by_name):
         return columns
@@ -441,7 +450,7 @@ def _advice(body: memoryview) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    """Parse a number; return NaN for an empty cell, None if it isn't a number.
+    """Parse a number; an empty cell is NaN.
 
     Python parses ``1e400`` as infinity and accepts ``1_000``: both are rejected.
     """

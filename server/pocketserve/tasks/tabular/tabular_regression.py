@@ -52,7 +52,7 @@ def create(facts: ModelFacts) -> TabularRegression:
 
 
 def _targets(facts: ModelFacts) -> Sequence[RegressionTarget]:
-    """Return the targets by the manifest, else by the names of the outputs."""
+    """Return the targets by manifest or output names."""
     manifest = facts.manifest
     names = _target_names(facts)
     units = manifest.target_units or [manifest.target_unit] * len(names)

@@ -94,7 +94,7 @@ class CharsMap:
         return self._pool[rule:end].decode("utf-8", errors="replace")
 
     def _step(self, node: int, encoded: bytes) -> tuple[int, int]:
-        """Follow one character; return the next node and the rule that ends there.
+        """Return the next node and the rule ending there.
 
         Either is -1 if there is none.
         """

@@ -102,7 +102,7 @@ class TokenEncoder(NamedTuple):
     def arrays(
         self, numbers: Sequence[int], second: Sequence[int] | None = None
     ) -> dict[str, Array]:
-        """Return the input arrays for the tokens of one text or of a pair."""
+        """Return the input arrays for a text or pair."""
         special = self.tokenizer.special
         ids: list[int] = []
         types: list[int] = []
@@ -203,7 +203,7 @@ def _each(numbers: Sequence[int]) -> list[Sequence[int]]:
 def encoder_of(
     facts: ModelFacts, options: TextOptions, task: str
 ) -> StringEncoder | TokenEncoder:
-    """Build the encoder of a model with a text input of any kind."""
+    """Build the encoder of a model's text input."""
     if len(facts.inputs) == 1 and facts.inputs[0].datatype == "BYTES":
         return StringEncoder(facts.inputs[0])
     return token_encoder(facts, options, task)
@@ -245,7 +245,7 @@ def _declared_length(facts: ModelFacts, padded: int) -> int:
 
 
 def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
-    """Return a tensor's name in the metadata, else its own and its signature's."""
+    """Return a tensor's name in metadata and signature."""
     return (metadata.name or " ".join((spec.name, *spec.aliases))).casefold()
 
 

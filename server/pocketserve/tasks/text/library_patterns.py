@@ -91,7 +91,7 @@ def _may_follow(kind: str, before: str) -> bool:
 
 
 def _behind_class(pattern: str, at: int) -> int:
-    """Return the position after a class that began before ``at``; classes may nest."""
+    """Return the position after a class, which may nest."""
     depth = 1
     while depth:
         part = _IN_CLASS.match(pattern, at)

@@ -1,4 +1,4 @@
-"""A question and a text in, the ranges of the text that answer it out."""
+"""Answer questions by ranges of a text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUESTION_SHARE = (
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether the file's metadata has a tokenizer, and the outputs are called start and end."""
+    """Return whether outputs and metadata are a question answerer's."""
     outputs = (_output(facts, "start"), _output(facts, "end"))
     return (
         len(facts.outputs) == 2
@@ -251,14 +251,20 @@ class QuestionAnswering:
     def _score_of_nothing(
         self, run: Mapping[str, Array], window: _Window, before: int
     ) -> float:
-        """Return the probability that a window has no answer, for which the first token stands."""
+        """Return the probability that a window has no answer.
+
+        The first token stands for it.
+        """
         starts, ends = self._probabilities(run, window, before)
         return float(starts[-1] * ends[-1])
 
     def _probabilities(
         self, run: Mapping[str, Array], window: _Window, before: int
     ) -> list[Array]:
-        """Return the probabilities of a window's tokens, and last of "no answer", as starts and as ends."""
+        """Return each token's probability of starting and of ending.
+
+        The last element of each is the probability of "no answer".
+        """
         behind = window.offset + window.size
         probabilities = []
         for name in self._outputs:
@@ -277,7 +283,7 @@ class QuestionAnswering:
         before: int,
         tokens: Sequence[Token],
     ) -> Iterator[tuple[tuple[int, int], float]]:
-        """Yield the characters of the likeliest answers in a window, and their scores."""
+        """Yield the likeliest answers in a window, with scores."""
         first = window.first
         starts, ends = (row[:-1] for row in self._probabilities(run, window, before))
         for start in np.argsort(-starts, kind="stable")[:CANDIDATES]:
@@ -290,12 +296,15 @@ class QuestionAnswering:
 
 
 def _without_space(token: Token, text: str) -> Token:
-    """Return a token that begins behind the space that SentencePiece counts to the word."""
+    """Return a token without its leading space.
+
+    SentencePiece counts the space to the word.
+    """
     return token._replace(start=token.end - len(text[token.start : token.end].lstrip()))
 
 
 def _chosen_output(facts: ModelFacts, chosen: str | None, part: str) -> str | None:
-    """Return the output that the manifest names, or else the one for a part."""
+    """Return the output that the manifest names, or the usual one."""
     if not chosen:
         return _output(facts, part)
     by_alias = {}

@@ -1,4 +1,4 @@
-"""The word splitter of TFLite's text classifiers: words are separated by a delimiter.
+"""The word splitter of TFLite's text classifiers.
 
 The delimiter comes with an untrusted model file. Python's matcher can be driven into
 exponential time, unlike the matcher that such patterns were written for. Only patterns

@@ -285,7 +285,7 @@ class _PairMerging:
 
 
 def _usable_numbers(model: SentencePieceModel) -> dict[str, int]:
-    """Return the numbers of the pieces that a text may be split into."""
+    """Return the pieces that a text may become."""
     types = [PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED]
     if model.kind in (ModelKind.WORD, ModelKind.CHAR):
         # These only look pieces up, so a byte's piece that a text contains is found.

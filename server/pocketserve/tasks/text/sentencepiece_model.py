@@ -188,7 +188,7 @@ def _bytes(value: FieldValue) -> bytes:
 
 
 def _values(reader: ProtobufReader, span: Span) -> dict[int, FieldValue]:
-    """Return a message's fields by number: integers as such, all others as bytes."""
+    """Return a message's fields, integers or bytes."""
     values: dict[int, FieldValue] = {}
     for number, wire_type, value, end in reader.fields(span):
         if wire_type == 0:

@@ -33,7 +33,7 @@ NAME = "text-classification"
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether the metadata has a tokenizer and the only output has labels."""
+    """Return whether the metadata describes a text classifier."""
     labelled = len(facts.outputs) == 1 and bool(
         facts.output_metadata(0).associated_files
     )
@@ -41,7 +41,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def _check_rows(spec: TensorSpec) -> None:
-    """Raise if an output has scores per token, as of taggers and language models."""
+    """Raise if an output has scores per token."""
     if len(spec.shape) > 2 and any(length != 1 for length in spec.shape[1:-1]):
         raise ModelLoadError(
             f"model.toml: task {NAME} needs one row of scores for a text, but output {spec.name!r} has the shape "

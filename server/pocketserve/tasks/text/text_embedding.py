@@ -68,7 +68,7 @@ class _Request(NamedTuple):
 
 
 class TextEmbedding:
-    """Embed a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``.
+    """Embed texts, or compare them with a query.
 
     The output is [1, size], or [1, tokens, size] to be pooled.
     """
@@ -94,7 +94,7 @@ class TextEmbedding:
         self._prompts = sentence_prompts(facts)
 
     def _check_needs_no_pooling(self, facts: ModelFacts) -> None:
-        """Raise if the model has vectors of tokens but its modules pool none."""
+        """Raise if no module pools the tokens' vectors."""
         gives_tokens = len(self._output.shape) == 3
         complete = self._output.name == COMPLETE_OUTPUT
         if has_modules(facts) and gives_tokens and not complete:
@@ -175,14 +175,17 @@ class TextEmbedding:
         }
 
     def _prompt_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt at the start of a text."""
+        """Return how many tokens a prompt has."""
         if not prompt or isinstance(self._encoder, StringEncoder):
             return 0
         tokenizer = self._encoder.tokenizer
         return len(tokenizer.special.first) + sum(1 for _ in tokenizer.tokens(prompt))
 
     def _pooled(self, values: Array, sent: Arrays, prompt_size: int) -> Array:
-        """Return one vector for all tokens; the first one's if the counts differ."""
+        """Pool the vectors of all tokens.
+
+        Return the first one's if the counts differ.
+        """
         is_text = np.ones(len(values), bool)
         if isinstance(self._encoder, TokenEncoder):
             is_text = self._encoder.is_text(sent)

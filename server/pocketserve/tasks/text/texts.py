@@ -92,7 +92,7 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
 def _texts_of(
     content: Any, body: memoryview, hints: Hints, limit: int
 ) -> tuple[list[str], bool]:
-    """Return the texts of a JSON document; without one, the body as a text."""
+    """Return the texts in JSON, or the body itself."""
     if content is None:
         return [_read_text(body, hints, limit)], False
     advice = "; with Content-Type text/plain it is a text"

@@ -128,7 +128,7 @@ def _of_vocabulary_file(facts: ModelFacts, options: TextOptions) -> Tokenizer:
 
 
 def tokenizer_unit(facts: ModelFacts) -> TokenizerUnit | None:
-    """Return the first tokenizer in the metadata of the graph or its inputs."""
+    """Return the first tokenizer in the metadata."""
     metadata = facts.metadata
     units = list(metadata.input_process_units)
     for tensor in metadata.inputs:
@@ -399,7 +399,10 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:
 
 
 def _read_document(content: bytes) -> dict[str, Any]:
-    """Parse a ``tokenizer.json``; a document that is not a mapping becomes an empty one."""
+    """Parse a ``tokenizer.json``; return a mapping.
+
+    It is empty if the document is no mapping.
+    """
     if len(content) > MAX_JSON_BYTES:
         raise _NeedsLibraryError("it is large")
     try:
@@ -615,7 +618,7 @@ def _add_missing(library: Any, tokens: Sequence[AddedToken]) -> None:
 
 
 def _growth(normalizer: Any) -> int:
-    """Return the factor by which a normalizer's ``Replace`` steps may lengthen a text."""
+    """Return how much ``Replace`` steps may lengthen a text."""
     if not isinstance(normalizer, dict):
         return 1
     growth = 1

@@ -1,4 +1,4 @@
-"""BERT's tokenizer in Python: clean a text, split it into words, split words into pieces.
+"""BERT's tokenizer in Python.
 
 Its tokens are those of the ``tokenizers`` library's BERT pipeline, which a phone cannot
 install without a compiler. Special tokens written in a user's text are plain text, so a
@@ -143,7 +143,10 @@ class WordPiece:
         return pieces
 
     def _longest_end(self, word: str, start: int) -> int | None:
-        """Return the end of the longest known piece from ``start``; None without one."""
+        """Return the longest known piece's end, or None.
+
+        The piece begins at ``start``.
+        """
         prefix = ""
         if start:
             prefix = self.prefix

@@ -1,4 +1,4 @@
-"""Assign a detector's outputs to roles, and read boxes of every known layout."""
+"""Read a detector's boxes in every known layout."""
 
 from __future__ import annotations
 
@@ -235,7 +235,10 @@ class DetectionOutputs:
         return self._read_rows(values)
 
     def _are_pixels(self, boxes: Array) -> bool:
-        """Return whether boxes are in pixels, not ratios, which hardly leave 0 to 1."""
+        """Return whether boxes are in pixels, not ratios.
+
+        Ratios hardly leave the range from 0 to 1.
+        """
         if self._options.coordinates is not None:
             return self._options.coordinates == "pixel"
         finite = boxes[np.isfinite(boxes)]
@@ -257,7 +260,7 @@ class DetectionOutputs:
         )
 
     def _read_tables(self, values: Mapping[str, Array]) -> Candidates:
-        """Read boxes and scores of all classes: an SSD's, raw or final, or DETR's."""
+        """Read an SSD's or DETR's boxes and scores."""
         boxes = _table(values["boxes"])
         scores = _table(values["scores"])
         if len(boxes) != len(scores) or boxes.shape[1] < 4:

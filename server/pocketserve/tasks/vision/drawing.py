@@ -324,7 +324,10 @@ class Canvas:
         self._draw.text((x + pad, y + height / 2), text, ink, self._font, anchor="lm")
 
     def _free_row(self, x: float, top: float, width: float, height: float) -> float:
-        """Return the upper edge of a label that crosses no other one, if possible."""
+        """Return the top of a label that crosses none.
+
+        After MAX_LABEL_MOVES it may cross another one.
+        """
         y = top
         if top >= height:
             y = top - height
@@ -377,7 +380,10 @@ def _painted(classes: Array, clear: Sequence[int]) -> tuple[Array, Array]:
 
 
 def _full_score(scores: Sequence[float]) -> float:
-    """Return the score of a full bar: 1 for probabilities, else the largest one."""
+    """Return the score of a full bar.
+
+    It is 1 for probabilities, else the largest score.
+    """
     if all(0 <= score <= 1 for score in scores):
         return 1.0
     return max(abs(score) for score in scores)

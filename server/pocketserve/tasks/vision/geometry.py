@@ -22,7 +22,7 @@ class Area(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """A part of a picture, scaled to a part of the input; the rest is filling.
+    """A picture's part, scaled to an input's part.
 
     Attributes:
         picture: (width, height) of the upright picture, as of ``input``.

@@ -86,7 +86,7 @@ def create(facts: ModelFacts) -> ImageClassification:
 
 
 def _scores_output(facts: ModelFacts) -> str:
-    """Return the only output with a number per label; empty if there isn't one."""
+    """Return the only output with a number per label."""
     count = len(find_labels(facts).names)
     if count < 2 or facts.manifest.section(ClassificationOptions).output:
         return ""

@@ -54,7 +54,7 @@ SEGMENTATION = Section("segmentation", SegmentationOptions)
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether an output is a map with a channel or number for each name."""
+    """Return whether an output is a map of classes."""
     if not takes_picture(facts):
         return False
     names = len(find_labels(facts).names)

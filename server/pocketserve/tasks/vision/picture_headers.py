@@ -56,7 +56,7 @@ Stuffing, TEM and restarts don't match.
 
 
 def picture_kind(body: memoryview) -> str:
-    """Return the kind of a known but unsupported picture or document, else ""."""
+    """Return the kind of an unsupported file, or ""."""
     start = bytes(body[:64])
     for magic, kind in OTHER_KINDS:
         if start.startswith(magic):
@@ -167,7 +167,10 @@ def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def _multi_scan_jpeg_size(body: bytes | memoryview) -> tuple[int, int] | None:
-    """Return the size if the first scan lacks part of the picture, as in libjpeg."""
+    """Return the size if more scans follow, as in libjpeg.
+
+    The first scan then lacks a part of the picture.
+    """
     components = 0
     size = (0, 0)
     is_progressive = False
@@ -205,7 +208,10 @@ def scans_of(body: bytes) -> int:
 
 
 def _jpeg_segments(body: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Yield a JPEG's markers and the positions of their content, as libjpeg does."""
+    """Yield a JPEG's markers and positions of content.
+
+    It follows libjpeg.
+    """
     match = _MARKER.search(body, 2)
     while match is not None:
         marker = match[1][0]

@@ -247,7 +247,7 @@ def _numbers_text(numbers: Sequence[float]) -> str:
 def picture_specs(
     facts: ModelFacts,
 ) -> tuple[TensorSpec, tuple[TensorSpec, ...]] | None:
-    """Return the picture's input and its masks; None if there are other inputs."""
+    """Return the picture's input and its masks, or None."""
     masks = tuple(
         spec for spec in facts.sent_inputs if spec.name in MASKS and _is_mask(spec)
     )
@@ -296,7 +296,7 @@ def _fitting_sizing(options: ImageOptions, shape: PictureShape) -> ImageOptions:
 
 
 def _varies(sizing: Sizing | None, spec: TensorSpec, channels_first: bool) -> bool:
-    """Return whether the input takes the size that the sizing gives each picture."""
+    """Return whether the input takes the sizing's result."""
     if sizing is None or sizing.result is not None:
         return False
     sides = spec.shape[2:] if channels_first else spec.shape[1:3]
@@ -503,7 +503,7 @@ def _fixed_shape(
 
 
 class PictureTask(ABC):
-    """A task that takes a picture, or the input tensor's values as JSON or ``.npy``.
+    """A task that takes a picture or its pixels.
 
     Each task adds ``answer``.
     """

@@ -1,4 +1,4 @@
-"""Find added tokens: a text is split at them before it is split into words.
+"""Added tokens, at which a text is split first.
 
 The rules are those of the ``tokenizers`` library (``added_vocabulary.rs``): tokens that
 match the text verbatim go before those that match it normalised. The earliest match

@@ -58,7 +58,10 @@ def best_spans(
 
 
 def with_whole_words(span: ScoredSpan, tokens: Sequence[Token]) -> tuple[int, int]:
-    """Return the characters of a span's words, as far as they are in the window."""
+    """Return the characters of a span's words.
+
+    They end at the window.
+    """
     first = span.first
     last = span.last
     while first > 0 and tokens[first].continues:
@@ -86,7 +89,10 @@ class MergedAnswers:
         self._scores[key] = self._scores.get(key, 0.0) + score
 
     def scores(self) -> dict[tuple[int, int], float]:
-        """Return the scores by range of characters, without the space before a word."""
+        """Return the scores by range of characters.
+
+        The space before a word doesn't belong to it.
+        """
         scores = {}
         for key, (start, end) in self._spans.items():
             words = self._text[start:end]

@@ -19,7 +19,7 @@ class UnsupportedProcessorError(ValueError):
 
 
 class _TemplatePart(NamedTuple):
-    """A part of a template: a text of the request, or a special token."""
+    """A text or special token in a template."""
 
     sequence: str  # ``A`` or ``B``; empty for a special token
     number: int
@@ -52,7 +52,7 @@ def special_of(processor: object) -> Special:
 
 
 def _only_processor(processor: object) -> tuple[str, Mapping[str, Any]]:
-    """Return kind and content of the processor that adds tokens; "" if there is none."""
+    """Return kind and content of the post-processor."""
     if processor is None or _is_byte_level(processor):
         return "", {}
     if not isinstance(processor, dict):

@@ -185,7 +185,7 @@ class _Module(NamedTuple):
 
     @property
     def is_network(self) -> bool:
-        """Return whether it is the network itself, with its settings beside the model."""
+        """Return whether it is the network itself."""
         return self.kind == "Transformer" and self.path in ("", ".")
 
     def unsupported(self) -> MetadataError:
@@ -281,7 +281,10 @@ def _activation(facts: ModelFacts, file: str) -> Callable[[Array], Array]:
 
 
 def _reals(tensors: Mapping[str, tuple[str, Array]], name: str) -> Array | None:
-    """Return a tensor as float32; None if it is missing or has another kind of numbers."""
+    """Return a tensor as float32, or None.
+
+    It is None if it is missing or no floating-point tensor.
+    """
     kind, values = tensors.get(name, ("", None))
     if values is None or kind not in ("F64", "F32", "F16", "BF16"):
         return None

@@ -17,7 +17,7 @@ _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 class SentencePrompts(NamedTuple):
-    """The texts in front of inputs, and the function that compares two vectors."""
+    """Prompts of inputs, and the comparison of vectors."""
 
     default: str = ""
     query: str = ""

@@ -173,7 +173,7 @@ class InstanceDetection(PictureTask):
     def _mask(
         self, outputs: Arrays, rows: Detections, position: int, placement: Placement
     ) -> tuple[Area, Array]:
-        """Return an object's area in the input, and which of its pixels are the object's.
+        """Return an object's area, and its pixels there.
 
         The area has whole pixels and excludes letterbox bars.
         """
@@ -301,7 +301,7 @@ def _png(inside: Array) -> bytes:
 
 
 def _covered(classes: Array, target: Area) -> Array:
-    """Return the part of a map of the model's picture that the user's picture fills."""
+    """Return a map without its filled borders."""
     left = round(target.x)
     top = round(target.y)
     right = left + round(target.width)

@@ -1,4 +1,4 @@
-"""Read YOLO detections with more than a box: an angle, mask weights or key points.
+"""Read YOLO detections with more than a box.
 
 A row is a box, a score per class and the extra numbers, and rows are the output's
 columns. A model that suppresses overlapping boxes itself returns a box, a score, a class
