@@ -236,6 +236,10 @@ def _apply(result: dict[str, Any]) -> str:
         _set_default(entry, version, recommended["options"], document)
 
     edit_manifest(folder, change)
+    return _applied(folder, version, title)
+
+
+def _applied(folder: Path, version: str, title: str) -> str:
     if title != version:
         version = f"{version}, as {title},"
     return (

@@ -96,7 +96,8 @@ def _convert_all(options: argparse.Namespace) -> int:
     from pocketserve_lab.convert.plan import check_kinds
     from pocketserve_lab.convert.run import ConversionSettings, ModelConverter
 
-    limits, kinds = process_limits(options), check_kinds(options.to)
+    limits = process_limits(options)
+    kinds = check_kinds(options.to)
     selected = model_of(options)
     kinds = kinds or _reachable_kinds(options, selected)
     if options.name and len(kinds) > 1:
@@ -192,8 +193,14 @@ def _print_results(results: _Results, *, debug: bool) -> None:
             rows,
         )
     for conversion in results.conversions:
+        name = conversion.version or conversion.kind
         for text in _remarks(conversion):
-            print_text(printable(f"{conversion.version or conversion.kind}: {text}"))
+            print_text(printable(f"{name}: {text}"))
+    _print_notes(results, debug=debug)
+
+
+def _print_notes(results: _Results, *, debug: bool) -> None:
+    """Print that samples were missing, and the errors."""
     if any(conversion.random for conversion in results.conversions):
         print_text(
             "They were compared on random input, as there are no samples; "

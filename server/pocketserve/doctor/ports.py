@@ -57,8 +57,11 @@ def _fault(device: Device, host: str, name: str, port: int, code: int) -> Findin
     if code in (errno.EACCES, errno.EPERM):
         return problem("ports", f"{name} port {port} may not be used", other)
     if code != errno.EADDRINUSE:
-        sentence = f"{host} cannot be listened on: {os.strerror(code)}"
-        return problem("ports", sentence, "pocketserve serve --host 127.0.0.1")
+        return problem(
+            "ports",
+            f"{host} cannot be listened on: {os.strerror(code)}",
+            "pocketserve serve --host 127.0.0.1",
+        )
     sentence = f"{name} port {port} is taken by"
     return _port_in_use(sentence, _holder(device, port), other)
 

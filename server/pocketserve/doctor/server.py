@@ -42,7 +42,8 @@ def _check_named(url: str, source: str) -> Finding:
 
 
 def _check_default(host: str, port: int) -> Finding:
-    url = f"http://{Address(host, port).on_this_device()}"
+    address = Address(host, port).on_this_device()
+    url = f"http://{address}"
     fault = _ask(url)
     if fault is not None:
         return ok(SUBJECT, f"no server runs at {url} ({fault})", "pocketserve serve")
@@ -56,7 +57,9 @@ def _ask(url: str) -> str | None:
     """Return why no server of ours answers, or None."""
     try:
         parts = urlsplit(url)
-        scheme, host, port = parts.scheme, parts.hostname, parts.port
+        scheme = parts.scheme
+        port = parts.port
+        host = parts.hostname
     except ValueError:
         host = None
     if not host or scheme not in DEFAULT_PORTS:

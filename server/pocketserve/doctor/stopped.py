@@ -33,12 +33,17 @@ def check_stopped_servers(device: Device, settings: Settings) -> Iterator[Findin
 def _stopped_finding(device: Device, pid: int) -> Finding | None:
     """Return the problem of a server's process; None if the process can run."""
     if _state(device, pid) in STOPPED_STATES:
-        text = f"the server (process {pid}) is stopped and answers nobody"
-        return problem(SUBJECT, text, f"kill -CONT {pid}")
+        return problem(
+            SUBJECT,
+            f"the server (process {pid}) is stopped and answers nobody",
+            f"kill -CONT {pid}",
+        )
     if is_frozen(device, pid):
-        text = f"the server (process {pid}) is frozen and answers nobody"
-        fix = "open Termux; and see docs/termux.md, 'It hangs until I open Termux'"
-        return problem(SUBJECT, text, fix)
+        return problem(
+            SUBJECT,
+            f"the server (process {pid}) is frozen and answers nobody",
+            "open Termux; and see docs/termux.md, 'It hangs until I open Termux'",
+        )
     return None
 
 

@@ -45,8 +45,11 @@ def check_token(device: Device, config: Config) -> Iterator[Finding]:
 def is_shared(device: Device, path: Path) -> bool:
     """Return whether a path is in Android's shared storage."""
     resolved = path.resolve()
-    folders = [(device.root / folder).resolve() for folder in SHARED_STORAGE]
-    return any(resolved.is_relative_to(folder) for folder in folders)
+    for name in SHARED_STORAGE:
+        folder = (device.root / name).resolve()
+        if resolved.is_relative_to(folder):
+            return True
+    return False
 
 
 def _fault(path: Path, text: str) -> Finding:

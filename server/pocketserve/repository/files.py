@@ -74,8 +74,15 @@ def stamp(files: Sequence[Path]) -> Stamp:
             status = path.stat()
         except OSError:
             continue
-        times = (status.st_mtime_ns, status.st_ctime_ns)
-        entries.append((str(path), status.st_size, *times, status.st_ino))
+        entries.append(
+            (
+                str(path),
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_ino,
+            )
+        )
     return tuple(entries)
 
 
@@ -137,7 +144,8 @@ def describe_hashes(hashes: Iterable[tuple[str, str]]) -> bytes:
     lines = [f"files {HASH_VERSION}\n".encode()]
     for value, name in hashes:
         encoded = name.encode(errors="surrogateescape")
-        lines.append(f"{value} {len(encoded)} ".encode() + encoded + b"\n")
+        start = f"{value} {len(encoded)} ".encode()
+        lines.append(start + encoded + b"\n")
     return b"".join(lines)
 
 

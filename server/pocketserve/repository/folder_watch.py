@@ -273,8 +273,9 @@ class FolderWatch:
         while at < len(events):
             watch, mask, _, length = _EVENT_HEAD.unpack_from(events, at)
             at += _EVENT_HEAD.size
-            name = events[at : at + length].rstrip(b"\0")
-            at += length
+            end = at + length
+            name = events[at:end].rstrip(b"\0")
+            at = end
             top = self._tops.get(watch)
             if top is None or mask & _OVERFLOW:
                 self._unread.is_everything = True
@@ -337,9 +338,12 @@ class _Changes:
 
     def concern(self, model: str) -> bool:
         """Return whether a model's entry has changed."""
-        if self.is_everything or model in self._names:
+        if self.is_everything:
             return True
-        return any(name.startswith(f"{model}.") for name in self._names)
+        if model in self._names:
+            return True
+        file_start = f"{model}."
+        return any(name.startswith(file_start) for name in self._names)
 
 
 def _warn_of_unwatched(number: int) -> None:

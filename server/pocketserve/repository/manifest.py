@@ -279,7 +279,9 @@ def _check_default_version(manifest: Manifest, file_name: str) -> None:
 
 def is_valid_name(name: str) -> bool:
     """Return whether a model or version may have a name."""
-    if not 0 < len(name) <= 128 or name.startswith("."):
+    if not 0 < len(name) <= 128:
+        return False
+    if name.startswith("."):
         return False
     if name == "stats":  # /v2/models/stats is the statistics of all models
         return False
@@ -288,7 +290,10 @@ def is_valid_name(name: str) -> bool:
 
 def _is_forbidden(char: str) -> bool:
     """Return whether a name must not contain a character."""
-    if char in "/:\\%?#" or ord(char) < 33 or ord(char) == 127:
+    if char in "/:\\%?#":
+        return True
+    code = ord(char)
+    if code < 33 or code == 127:
         return True
     return "\ud800" <= char <= "\udfff"
 

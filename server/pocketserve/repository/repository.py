@@ -150,9 +150,10 @@ class Repository:
         text = f"Request for unknown model: {entry.name!r} version {name[:128]!r}"
         if variant is None:
             available = [each for each in entries if each not in entry.withheld]
+            names = listed(available, MAX_LISTED)
             raise ApiError(
                 ErrorCode.VERSION_NOT_FOUND,
-                f"{text} is not found; it has {listed(available, MAX_LISTED)}",
+                f"{text} is not found; it has {names}",
             )
         if variant.name in entry.withheld and variant.name != entry.default_version:
             raise ApiError(

@@ -68,7 +68,8 @@ class Labels(NamedTuple):
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
     """Find the class names of an output, or of any.
 
-    The sources are, in this order: the manifest, TFLite metadata, ONNX metadata,
+    Without an output, the first one that has names counts. The sources are, in this
+    order: the manifest, TFLite metadata, ONNX metadata,
     ``config.json`` (Hugging Face), a label file with a usual name in the model's folder.
 
     Raises:

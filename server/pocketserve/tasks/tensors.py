@@ -47,6 +47,8 @@ def create(facts: ModelFacts, problem: str = "") -> Tensors:
 class Tensors:
     """Take tensors as JSON or ``.npy``.
 
+    JSON is an array for one input, or an object of arrays by input name.
+
     Args:
         optional: inputs that the server fills in if missing: a model's state.
         labels: class names, for clients that request an output's classes.

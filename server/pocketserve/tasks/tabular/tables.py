@@ -452,7 +452,7 @@ def _advice(body: memoryview) -> str:
 def _number(text: str) -> int | float | None:
     """Parse a number; an empty cell is NaN.
 
-    Python parses ``1e400`` as infinity and accepts ``1_000``: both are rejected.
+    Return None if it isn't a number. Python parses ``1e400`` as infinity and accepts ``1_000``: both are rejected.
     """
     if not text:
         return math.nan

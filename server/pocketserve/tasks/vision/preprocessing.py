@@ -52,7 +52,7 @@ _PIXEL_RANGES = {
 class ImageOptions(NamedTuple):
     """The conversion of a picture to the input tensor.
 
-    Pixels are from 0 to 255. None leaves a key to the model's files. ``size`` is (width,
+    It is (pixel - mean) / std, with pixels from 0 to 255. None leaves a key to the model's files. ``size`` is (width,
     height), for inputs whose shape leaves them open. ``sizing`` comes from a library's
     files and replaces ``resize`` if its result fits the input.
     """
