@@ -142,7 +142,7 @@ def _timed(name: str, step: Any) -> tuple[bool, str, float]:
     return passed, said, time.monotonic() - started
 
 
-# What is run
+# The steps
 
 
 def demo(python: Path) -> tuple[bool, str]:
