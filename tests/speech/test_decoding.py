@@ -116,6 +116,15 @@ def test_segments_have_texts_and_times() -> None:
     assert [first.number, second.number] == [0, 1]
 
 
+def test_a_tiny_temperature_takes_the_likeliest_tokens() -> None:
+    model = ScriptedModel([segment(0, "one", 2)])
+    decoder = WindowDecoder(model, FACTS, VOCAB.text, lambda: None)
+    sound = SoundModel(RATE, WINDOW_S * RATE, lambda window: window)
+    prompt = Prompt(temperature=5e-324)
+    parts = Transcription(speech(2), sound, decoder, FACTS, prompt, "en")
+    assert [part.text for part in parts.segments(VOCAB.text)] == ["one"]
+
+
 def test_a_window_begins_where_the_last_whole_segment_ended() -> None:
     cut = [*segment(0, "one", 20), time(20), *words("tw")]
     rest = segment(0, "two", 15)

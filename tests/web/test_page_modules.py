@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from places import ROOT
+from pocketserve.tasks.speech.subtitles import Cue, subtitles
 
 pytestmark = pytest.mark.node
 WEB = ROOT / "server" / "pocketserve" / "web"
@@ -36,17 +37,16 @@ const settle = () => new Promise((done) => setImmediate(done));
 """
 
 
-def run_module(path: str, script: str, folder: Path, more: str = "") -> Any:
-    """Run a module between stand-ins and a script.
-
-    Return the script's output.
-    """
+def run_module(
+    path: str, script: str, folder: Path, more: str = "", base: str = STAND_INS
+) -> Any:
+    """Run a module between stand-ins and a script; return the script's output."""
     node = shutil.which("node")
     if node is None:
         pytest.fail("node is missing: install nodejs, which runs the page's modules")
     file = folder / "module.mjs"
     file.write_text(
-        STAND_INS + more + IMPORTS.sub("", (WEB / path).read_text("utf-8")) + script
+        base + more + IMPORTS.sub("", (WEB / path).read_text("utf-8")) + script
     )
     done = subprocess.run(
         [node, str(file)], capture_output=True, text=True, timeout=60, check=False
@@ -185,3 +185,77 @@ def test_captions_go_on_after_a_failure(tmp_path: Path) -> None:
         ["sequence_id", "sequence_start", "sequence_end"],
     ]
     assert is_same
+
+
+ELEMENTS = """
+const element = (tag) => ({
+  tag, append() {}, createTHead: () => section, createTBody: () => section,
+});
+const row = { append() {} }, section = { insertRow: () => row };
+const document = { createTextNode: (text) => text };
+"""
+
+
+def test_only_a_rule_with_marks_makes_a_table(tmp_path: Path) -> None:
+    """As in GitHub's Markdown. A table is in a scrolling ``div``."""
+    texts = [
+        "| a | b |\n|---|:-:|\n| 1 | 2 |",
+        "a | b\n- | -",
+        "| a |\n| - |",
+        "x \\| y | b\n--- | ---",
+        "a | b\n---",
+        "a | b\n- one",
+        "a | b\n| - |",
+        "a | b\n: | :",
+    ]
+    script = f"""
+    const tags = {json.dumps(texts)}.map((text) => blockAt(text.split("\\n"), 0, 0).make().tag);
+    console.log(JSON.stringify(tags));"""
+    tags = run_module("chat/markdown.js", script, tmp_path, ELEMENTS)
+    assert tags == [*4 * ["div"], *4 * ["p"]]
+
+
+@pytest.mark.parametrize("kind", ["srt", "vtt"])
+def test_the_page_writes_subtitles_as_the_server_does(
+    tmp_path: Path, kind: str
+) -> None:
+    texts = ["a & b <i>c</i>", "x --> y ---> z", " one\n\ntwo\r\nthree "]
+    parts = [{"start": 0, "end": 3723.0454, "text": text} for text in texts]
+    script = f"console.log(JSON.stringify(subtitles('{kind}', {json.dumps(parts)})));"
+    cues = [Cue(0, 3723.0454, text) for text in texts]
+    expected = subtitles(cues, kind).strip().split("\n")
+    written = run_module("answers/transcript.js", script, tmp_path)
+    assert written.strip().split("\n") == expected
+
+
+ANSWERS = """
+const t = () => "";
+const measure = String, number = String, percent = (share) => `${100 * share} %`;
+const isBackground = () => false;
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "value"),
+    [
+        ({"label": "cat", "index": 0, "score": 0.5}, "cat", "50 %"),
+        (
+            {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]},
+            "y",
+            "FP32 [1, 2]",
+        ),
+        ({"start": 0, "end": 0.5, "score": 0.5}, "0 – 0.5 s", "50 %"),
+        ({"index": 3, "embedding": [1, 2]}, "3", ""),
+        ({"value": "much"}, "much", ""),
+        ({"value": 2, "unit": "kg"}, "2", "kg"),
+        ({"word": "own"}, '{"word":"own"}', ""),
+    ],
+)
+def test_the_history_names_every_kind_of_entry(
+    tmp_path: Path, entry: dict[str, Any], name: str, value: str
+) -> None:
+    script = f"""
+    console.log(JSON.stringify(headline({{ predictions: [{json.dumps(entry)}] }}, {{}})));"""
+    expected = {"name": name, "value": value}
+    headline = run_module("answers/answer.js", script, tmp_path, base=ANSWERS)
+    assert headline == expected

@@ -8,12 +8,13 @@ import { transcriptView } from "./transcript.js";
 const MOST = 100; // entries that are listed
 const SHOWN_NUMBERS = 12;
 const MOST_NAMES = 3; // in a headline
+const LONGEST_JSON = 60; // characters
 
 /** What the status says of an answer: its first entry, without numbers that change with each frame. */
 export function summary(answer) {
   const first = answer.predictions[0];
   if (!first) return t("answer.nothing");
-  if (first.value !== undefined) return `${first.name} ${measure(first.value)} ${first.unit ?? ""}`;
+  if (first.value !== undefined) return `${first.name ?? ""} ${shownValue(first.value)} ${first.unit ?? ""}`.trim();
   return String(first.answer ?? answer.text ?? first.label ?? first.name ?? t("answer.there"));
 }
 
@@ -23,7 +24,8 @@ export function headline(answer, sample) {
   const first = entries[0];
   if (!first) return { name: t("answer.nothing"), value: "" };
   if (isTranscript(answer)) return { name: answer.text, value: "" };
-  if (first.value !== undefined) return { name: measure(first.value), value: first.unit ?? "" };
+  if (first.value !== undefined) return { name: shownValue(first.value), value: first.unit ?? "" };
+  if (first.data && first.shape) return { name: String(first.name ?? ""), value: `${first.datatype} [${first.shape.join(", ")}]` };
   if (first.box && entries.length > 1) return { name: counted(entries, sample), value: "" };
   const share = first.score ?? first.share;
   return { name: String(first.answer ?? nameOf(first, sample)), value: share === undefined ? "" : percent(share) };
@@ -85,11 +87,16 @@ function swatch(entry) {
 
 function nameOf(entry, sample) {
   if (entry.label !== undefined) return entry.row === undefined && entry.input === undefined ? entry.label : `${entry.row ?? entry.input}: ${entry.label}`;
-  return sample?.json?.texts?.[entry.index] ?? `${entry.index}`;
+  const name = sample?.json?.texts?.[entry.index] ?? entry.index ?? entry.name;
+  if (name !== undefined) return String(name);
+  if (entry.start !== undefined && entry.end !== undefined) return `${number(entry.start)} – ${number(entry.end)} s`;
+  return JSON.stringify(entry).slice(0, LONGEST_JSON); // an entry of a task of the model's own
 }
 
+const shownValue = (value) => (typeof value === "number" ? measure(value) : String(value));
+
 function values(entries) {
-  return html`${entries.map((entry) => html`<p class="best">${measure(entry.value)} <span class="unit">${entry.unit ?? ""}</span>
+  return html`${entries.map((entry) => html`<p class="best">${shownValue(entry.value)} <span class="unit">${entry.unit ?? ""}</span>
     <span class="caption">${(entry.name ?? "").replaceAll("_", " ")}</span></p>`)}`;
 }
 
@@ -98,7 +105,7 @@ function valueTable(entries) {
   return html`<div class="scroll" tabindex="0" role="group" aria-label=${t("try.answer")}><table>
     <thead><tr><th scope="col">${t("answer.row")}</th><th scope="col">${(entries[0].name ?? "").replaceAll("_", " ")}</th></tr></thead>
     <tbody>${entries.map(({ row, value, unit, name }) => html`<tr><th scope="row">${row + 1}</th>
-      <td class="best">${measure(value)} <span class="unit">${unit ?? ""} ${name === entries[0].name ? "" : name}</span></td></tr>`)}</tbody>
+      <td class="best">${shownValue(value)} <span class="unit">${unit ?? ""} ${name === entries[0].name ? "" : name}</span></td></tr>`)}</tbody>
     </table></div>`;
 }
 
@@ -124,7 +131,7 @@ function tensorList(entries) {
 }
 
 function numbers(list) {
-  const shown = list.slice(0, SHOWN_NUMBERS).map((value) => (typeof value === "number" ? measure(value) : String(value)));
+  const shown = list.slice(0, SHOWN_NUMBERS).map(shownValue);
   return shown.join("  ") + (list.length > SHOWN_NUMBERS ? "  …" : "");
 }
 

@@ -27,10 +27,16 @@ export function subtitles(kind, parts) {
   const mark = kind === "srt" ? "," : ".";
   const cues = parts.map(({ start, end, text }, index) => {
     const times = `${clockOf(start, mark)} --> ${clockOf(end, mark)}`;
-    const safe = text.trim().replaceAll("-->", "->").replace(/\n+/g, "\n");
-    return `${kind === "srt" ? `${index + 1}\n` : ""}${times}\n${safe}\n`;
+    return `${kind === "srt" ? `${index + 1}\n` : ""}${times}\n${cueText(kind, text)}\n`;
   });
   return `${kind === "vtt" ? "WEBVTT\n\n" : ""}${cues.join("\n")}`;
+}
+
+/** A cue's text; an arrow or an empty line would end it, and WebVTT has markup. */
+function cueText(kind, text) {
+  const line = text.split(/\s+/).filter(Boolean).join(" ").replace(/-{2,}>/g, "->");
+  if (kind !== "vtt") return line;
+  return line.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
 /** Seconds as hours, minutes, seconds and milliseconds. */

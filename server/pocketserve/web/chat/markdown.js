@@ -9,7 +9,7 @@ const HEADING = /^ {0,3}(#{1,6})\s+(\S.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const QUOTE = /^ {0,3}>\s?(.*)$/;
-const TABLE_RULE = /^[\s|:]*-[\s|:-]*$/;
+const TABLE_RULE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?$/;
 
 /** An element whose text grows; blocks that stay the same keep their elements. */
 export class MarkdownView {
@@ -51,10 +51,17 @@ function blockAt(lines, at, depth) {
   if (FENCE.test(line)) return fence(lines, at);
   if (HEADING.test(line)) return { end: at + 1, make: () => heading(line) };
   if (RULE.test(line)) return { end: at + 1, make: () => element("hr") };
-  if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "")) return table(lines, at);
+  if (beginsTable(lines, at)) return table(lines, at);
   if (depth < DEEPEST && QUOTE.test(line)) return quote(lines, at, depth);
   if (depth < DEEPEST && ITEM.test(line)) return list(lines, at, depth);
   return paragraph(lines, at);
+}
+
+/** Whether a line is a table's head: the rule below has marks between as many columns. */
+function beginsTable(lines, at) {
+  const [head, rule] = [lines[at], lines[at + 1] ?? ""];
+  if (!head.includes("|") || !rule.includes("|") || rule.length > LONGEST || !TABLE_RULE.test(rule.trim())) return false;
+  return cellsOf(head).length === cellsOf(rule).length;
 }
 
 /** The first line from `at` on for which the test fails. */
@@ -145,10 +152,15 @@ function table(lines, at) {
   return { end, make };
 }
 
+/** The cells of a table's line; a mark after a backslash is text. */
+function cellsOf(line) {
+  const inner = line.trim().replace(/^\||(?<!\\)\|$/g, "");
+  return inner.split(/(?<!\\)\|/).map((cell) => cell.replaceAll("\\|", "|"));
+}
+
 function addRow(section, line, tag) {
   const row = section.insertRow();
-  const cells = line.trim().replace(/^\||\|$/g, "").split("|");
-  for (const cell of cells) row.append(withMarks(element(tag), cell.trim()));
+  for (const cell of cellsOf(line)) row.append(withMarks(element(tag), cell.trim()));
 }
 
 const BEGINS_BLOCK = [FENCE, HEADING, RULE, QUOTE, /^\s*[-*+]\s+\S/, /^\s*1[.)]\s+\S/];
