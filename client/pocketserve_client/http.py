@@ -168,6 +168,8 @@ class HttpTransport:
                 yield line
 
     def _unreachable(self, error: Exception) -> ServerUnreachableError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return ServerUnreachableError(self._unverified(error))
         reason = getattr(error, "strerror", None) or error
         text = (
             f"{self._url} cannot be reached ({reason}); is the server running? "
@@ -280,6 +282,17 @@ class HttpTransport:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+    def _unverified(self, error: ssl.SSLCertVerificationError) -> str:
+        """Return the message for a certificate that no authority vouches for."""
+        reason = error.verify_message or "certificate verify failed"
+        text = f"{self._url} cannot be trusted ({reason}), so nothing was sent to it; "
+        if self._tls is not None and not self._tls.cert_store_stats()["x509_ca"]:
+            text += "Python found no certificates of authorities on this system: "
+        return (
+            f"{text}name a file of trusted certificates in the environment variable"
+            " SSL_CERT_FILE"
+        )
 
     def _open(self, seconds: float) -> _Connection:
         """Connect, and verify the port's owner before anything is sent.

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from conftest import MODELS, StartServer
 from places import copy_folder
+from pocketserve.repository import samples
+from pocketserve.repository.samples import read_sample
+from pocketserve.repository.scan import Models
 
 SAMPLES = "/v2/models/petals/samples/"
 UNLISTED = (
@@ -65,3 +70,30 @@ def test_only_listed_samples_are_sent(new_server: StartServer, tmp_path: Path) -
         assert "secret" not in refused.text
     missing = server.call("GET", "/v2/models/nothing/samples/row.json")
     assert missing.json()["code"] == "MODEL_NOT_FOUND"
+
+
+def test_a_folder_that_becomes_a_link_sends_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Between the list of names and the file, the folder is swapped for a link."""
+    models = tmp_path / "models"
+    copy_folder(MODELS / "petals", models / "petals")
+    folder = models / "petals" / "samples"
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "row.json").write_text("secret")
+    entry = Models(models)["petals"]
+    names_in = samples._names_in
+
+    def swap(descriptor: int) -> list[str]:
+        names = names_in(descriptor)
+        folder.rename(tmp_path / "away")
+        folder.symlink_to(private)
+        return names
+
+    monkeypatch.setattr(samples, "_names_in", swap)
+    content = read_sample(entry, "row.json")
+    assert content is not None
+    assert b"secret" not in content
+    monkeypatch.undo()
+    assert read_sample(entry, "row.json") is None

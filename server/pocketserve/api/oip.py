@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.api.messages import (
     JSON,
@@ -30,10 +30,9 @@ from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
 from pocketserve_wire.oip_fields import parse_parameters
 
 if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.handle import ModelHandle
     from pocketserve.engine.lifecycle.state import VersionRecord
-
-_TASKS_BY_FORMAT: Final = {"gguf": "text-generation", "whisper": "speech-to-text"}
-"""Tasks that are known before a model of the format is loaded."""
+    from pocketserve.repository.scan import ModelEntry, VersionEntry
 
 _INDEX_STATES = {
     State.LOADING: "LOADING",
@@ -317,16 +316,27 @@ def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
     if service.replica is not None:
         entry["worker"] = service.replica.name
     running = service.engine.running(status.model, status.version)
-    task = model.manifest.task or _TASKS_BY_FORMAT.get(version.format.name)
-    if running is not None:
-        task = running.model.task.name
-        if running.model.snapshot is not None:
-            entry["sha256"] = running.model.snapshot.digest
+    if running is not None and running.model.snapshot is not None:
+        entry["sha256"] = running.model.snapshot.digest
     entry["default"] = version.name == service.default_of(model)
     entry["loaded"] = running is not None
     entry["file_bytes"] = file_bytes(version)
-    entry["task"] = task or ""
+    entry["task"] = _task_of(model, version, running)
     return entry
+
+
+def _task_of(
+    model: ModelEntry, version: VersionEntry, running: ModelHandle | None
+) -> str:
+    """Return a version's task; empty if only a load can tell."""
+    if version.format.task is not None and not model.manifest.task:
+        # Of a loaded model, too: an embedding model in GGUF is no chat.
+        task = version.format.task(version.path)
+        if task:
+            return task
+    if running is not None:
+        return running.model.task.name
+    return model.manifest.task or ""
 
 
 def repository_load(service: Service, request: ApiRequest) -> ApiResponse:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from pocketserve.repository.scan import ModelEntry
 
@@ -31,15 +33,53 @@ def sample_names(entry: ModelEntry) -> list[str]:
 
     Links, large files and files of other types are left out.
     """
+    with _open_folder(entry) as folder:
+        return [] if folder is None else _names_in(folder)
+
+
+def read_sample(entry: ModelEntry, name: str) -> bytes | None:
+    """Return the content of a listed sample; None if there is none of that name."""
+    with _open_folder(entry) as folder:
+        if folder is None or name not in _names_in(folder):
+            return None
+        # Neither a link nor a pipe that would block.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(name, flags, dir_fd=folder)
+            with open(descriptor, "rb") as file:
+                return _read_whole(file)
+        except OSError:  # it was removed or replaced just now
+            return None
+
+
+@contextlib.contextmanager
+def _open_folder(entry: ModelEntry) -> Iterator[int | None]:
+    """Open a model's folder of samples; None if it has none, or only a link.
+
+    A link may lead to private files. Each further step is relative to the opened
+    folder, so that no link can take its place in between.
+    """
     if entry.folder.name != entry.name:  # a bare file, in the folder of all models
-        return []
-    if (entry.folder / FOLDER).is_symlink():  # it may lead to private files
-        return []
+        yield None
+        return
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        files = list(os.scandir(entry.folder / FOLDER))
+        descriptor = os.open(entry.folder / FOLDER, flags)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _names_in(folder: int) -> list[str]:
+    try:
+        with os.scandir(folder) as files:
+            names = [file.name for file in files if _is_sample(file)]
     except OSError:
         return []
-    names = [file.name for file in files if _is_sample(file)]
     return sorted(names)[:MAX_SAMPLES]
 
 
@@ -53,18 +93,9 @@ def _is_sample(file: os.DirEntry[str]) -> bool:
         return False
 
 
-def read_sample(entry: ModelEntry, name: str) -> bytes | None:
-    """Return the content of a listed sample; None if there is none of that name."""
-    if name not in sample_names(entry):
+def _read_whole(file: BinaryIO) -> bytes | None:
+    """Return a file's content; None if it is no plain file, or has grown too large."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return None
-    path = entry.folder / FOLDER / name
-    try:
-        with open(path, "rb", opener=_open_file) as file:
-            return file.read(MAX_BYTES)
-    except OSError:  # it was removed or replaced just now
-        return None
-
-
-def _open_file(path: str, flags: int) -> int:
-    """Open a file, but neither a link nor a pipe that would block."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    content = file.read(MAX_BYTES + 1)
+    return content if len(content) <= MAX_BYTES else None

@@ -108,6 +108,8 @@ class ModelFormat(NamedTuple):
     devices: Callable[[Mapping[str, Any]], Mapping[str, Mapping[str, Any]]] | None = (
         None
     )
+    # returns the task of an unloaded file, as far as its format decides it; else ""
+    task: Callable[[Path], str] | None = None
     triton: str = ""  # Triton's names of its backend
     # estimates a file's memory from the manifest's sections and a budget; 0 if only
     # loading tells. None means the file's size. Raises ``ApiError`` if it can't fit.

@@ -197,16 +197,22 @@ class ForcedCall:
         self._texts: list[str] = []
 
     def translate(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an event without text; the last one has the call, if it is whole."""
+        """Return an event without text; the last one has the call.
+
+        If the answer was cut before its end, the last one has all text instead.
+        """
         choices = []
         for choice in event.get("choices", ()):
             delta = dict(choice.get("delta") or {})
             self._texts.append(delta.pop("content", None) or "")
             choices.append({**choice, "delta": delta})
-            call = self._call() if choice.get("finish_reason") == "stop" else None
+            reason = choice.get("finish_reason")
+            call = self._call() if reason == "stop" else None
             if call is not None:
                 delta["tool_calls"] = [call]
                 choices[-1]["finish_reason"] = "tool_calls"
+            elif reason is not None:
+                delta["content"] = "".join(self._texts)
         return {**event, "choices": choices}
 
     def _call(self) -> dict[str, Any] | None:
@@ -214,6 +220,8 @@ class ForcedCall:
         try:
             content = json.loads("".join(self._texts))
         except ValueError:
+            return None
+        if not isinstance(content, dict) or not {"name", "arguments"} <= content.keys():
             return None
         arguments = json.dumps(content["arguments"], ensure_ascii=False)
         return {

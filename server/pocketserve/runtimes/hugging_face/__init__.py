@@ -24,6 +24,7 @@ FORMATS = (
         confines_itself=True,
         other_files=late(f"{__name__}.folder.other_files"),
         properties=late(f"{__name__}.folder.read_folder_facts"),
+        task=late(f"{__name__}.folder.task_of"),
         memory=late(f"{__name__}.session.folder_bytes"),
     ),
     ModelFormat(

@@ -93,6 +93,11 @@ def is_language_model(path: Path) -> bool:
     return any(is_weight_file(name) for name in names)
 
 
+def task_of(path: Path) -> str:
+    """Return the task of a claimed ``config.json``."""
+    return "text-generation"
+
+
 def other_files(path: Path) -> list[str]:
     """Return the names of the files beside ``config.json`` that a load reads.
 

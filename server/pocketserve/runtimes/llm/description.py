@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pocketserve.formats import DamagedFileError
 from pocketserve.formats.gguf import read_gguf
 
 
@@ -21,3 +22,12 @@ def read_header_facts(path: Path) -> Mapping[str, str]:
         "pooling": header.pooling,
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def task_of(path: Path) -> str:
+    """Return a file's task; empty if it can't be read."""
+    try:
+        header = read_gguf(path)
+    except DamagedFileError:
+        return ""
+    return "text-embedding" if header.pooling else "text-generation"

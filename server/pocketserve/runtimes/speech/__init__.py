@@ -16,6 +16,7 @@ FORMATS = (
         packages=("onnxruntime",),
         install=INSTALL,
         own_threads=True,
+        task=late(f"{__name__}.files.task_of"),
         other_files=late(f"{__name__}.files.decoder_files"),
     ),
     ModelFormat(
@@ -26,6 +27,7 @@ FORMATS = (
         packages=("torch",),
         install=INSTALL_TORCH,
         own_threads=True,
+        task=late(f"{__name__}.files.task_of"),
         last_choice=True,
         other_files=late(f"{__name__}.files.config_file"),
     ),

@@ -40,6 +40,11 @@ def is_whisper_weights(path: Path) -> bool:
     return path.name == WEIGHTS and model_type(path.parent) == "whisper"
 
 
+def task_of(path: Path) -> str:
+    """Return the task of a claimed file."""
+    return "speech-to-text"
+
+
 def config_file(weights: Path) -> list[str]:
     """Return the names of all files that unconverted weights need beside them."""
     return [CONFIG]
