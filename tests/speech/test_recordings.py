@@ -7,7 +7,7 @@ import os
 import random
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE
 
@@ -18,6 +18,7 @@ from conftest import Server, start_server
 from mutation import mutate
 from pocketserve.child.process import Streams, running
 from pocketserve.quarantine.rules import rules_of_program
+from pocketserve.tasks.audio import ffmpeg
 from pocketserve.tasks.audio.containers import container_of
 from pocketserve.tasks.audio.ffmpeg import read_sound
 from pocketserve.tasks.audio.wav import Sound
@@ -201,6 +202,74 @@ def test_damaged_recordings_do_no_harm(recordings: dict[str, bytes], name: str) 
         # The first bytes stay, so that ffmpeg gets the file.
         damaged = content[:HEAD_BYTES] + mutate(content[HEAD_BYTES:], generator)
         assert fault_of(damaged).isprintable()
+
+
+DAMAGEABLE = sorted({*PAIRS} - {"lossless.aiff", "lossless.caf"})
+"""Recordings with a structure; one sample of PCM is as good as another."""
+
+
+@pytest.mark.parametrize("name", DAMAGEABLE)
+def test_a_recording_with_a_hole_is_refused(
+    recordings: dict[str, bytes], name: str
+) -> None:
+    """ffmpeg alone would leave out what it can't read."""
+    content = recordings[name]
+    middle = len(content) // 2
+    hole = bytes(min(3000, middle // 2))
+    damaged = content[:middle] + hole + content[middle + len(hole) :]
+    assert "save the recording again" in fault_of(damaged)
+
+
+@pytest.mark.parametrize("name", ["stream.aac", "voice.amr", "lossless.flac"])
+def test_a_recording_that_ends_inside_a_frame_is_refused(
+    recordings: dict[str, bytes], name: str
+) -> None:
+    content = recordings[name]
+    assert "save the recording again" in fault_of(content[: len(content) * 7 // 10])
+
+
+def test_tags_and_padding_are_no_damage(recordings: dict[str, bytes]) -> None:
+    content = recordings["layer3.mp3"]
+    whole = len(decoded(content).samples)
+    text = b"\x01ab\xff\x01"  # with an invalid byte order mark
+    frame = b"TXXX" + len(text).to_bytes(4, "big") + bytes(2) + text
+    tag = b"ID3\x03\0\0\0\0\0" + bytes([len(frame)]) + frame
+    for changed in (tag + content, content + bytes(500), content + b"TAG" + bytes(125)):
+        assert len(decoded(changed).samples) == pytest.approx(whole, abs=SHIFT)
+
+
+def test_chained_recordings_are_no_damage(recordings: dict[str, bytes]) -> None:
+    content = recordings["opus.ogg"]
+    assert len(decoded(2 * content).samples) == pytest.approx(
+        2 * SECONDS * RATE, abs=SHIFT
+    )
+
+
+class CountedPool:
+    """A budget that notes its reservations, and whether places were free then."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def acquire(self, count: int, check: Callable[[], None]) -> int:
+        places = [ffmpeg._places.acquire(blocking=False) for _ in range(2)]
+        assert places == [True, True]
+        ffmpeg._places.release(2)
+        self.counts.append(count)
+        return count
+
+    def release(self, count: int) -> None:
+        self.counts.append(-count)
+
+
+def test_memory_is_reserved_for_the_sound_and_without_a_place(
+    recordings: dict[str, bytes],
+) -> None:
+    pool = CountedPool()
+    with cancellation_scope(lambda: None, pool):
+        samples = len(decoded(recordings["aac.m4a"], 3600.0).samples)
+    size = samples * ffmpeg.BYTES_PER_SAMPLE
+    assert pool.counts == [size, -size]
 
 
 def test_the_confined_program_reads_no_file_and_no_network(tmp_path: Path) -> None:

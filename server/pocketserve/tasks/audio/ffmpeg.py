@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import IO, Final, NamedTuple
 
 from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
@@ -49,6 +51,21 @@ DATA_BYTES: Final = 512 << 20
 POLL_S: Final = 0.1
 CHUNK_BYTES: Final = 1 << 16
 REASON_CHARACTERS: Final = 160
+SPOOL_BYTES: Final = 1 << 20
+"""Samples in memory before their length is known; more are in a temporary file."""
+
+MAY_HAVE_TRAILERS: Final = ("MP3", "MP2")
+"""Kinds of files that programs append tags and padding to."""
+
+_HARMLESS: Final = re.compile(
+    r"Incorrect BOM value|Error reading frame \w+, skipped"
+    r"|non monotonically increasing dts to muxer|Last message repeated"
+    r"|not on whitelist"
+)
+"""Errors of texts in a file, of times that samples don't have, and of its pictures.
+
+Source: ffmpeg's libavformat/id3v2.c and mux.c, libavcodec/avcodec.c.
+"""
 
 _places = threading.BoundedSemaphore(MAX_CHILDREN)
 
@@ -74,13 +91,19 @@ def read_sound(
             f" {INSTALL}; or send WAV"
         )
     frames = min(int(max_seconds * rate), wav.MAX_FRAMES) + 1
-    hold_bytes(frames * channels * BYTES_PER_SAMPLE)
     command = _command(program, CONTAINERS[kind], rate, channels, frames / rate)
-    _take_place()
-    try:
-        samples = _run(command, body, kind, frames * channels * WIDTH)
-    finally:
-        _places.release()
+    job = _Decoding(command, body, kind, frames * channels * WIDTH)
+    with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        _take_place()
+        try:
+            size = _decode_into(spool, job)
+        finally:
+            _places.release()
+        # Only now is the length known. Nobody waits for memory with a place: those who
+        # have memory may be waiting for one.
+        hold_bytes(size // WIDTH * BYTES_PER_SAMPLE)
+        spool.seek(0)
+        samples = spool.read()
     form = wav.SampleFormat(wav.PCM, channels, rate, WIDTH)
     return wav.decode(memoryview(samples), form, max_seconds, mono=channels == 1)
 
@@ -117,28 +140,80 @@ def _take_place() -> None:
             )
 
 
-def _run(command: list[str], body: memoryview, kind: str, max_bytes: int) -> bytearray:
-    """Return the samples that ffmpeg writes."""
+@dataclass(frozen=True)
+class _Decoding:
+    """A recording to decode.
+
+    Attributes:
+        max_bytes: of the samples; the child is ended when it writes more.
+    """
+
+    command: list[str]
+    body: memoryview
+    kind: str
+    max_bytes: int
+
+
+def _decode_into(spool: IO[bytes], job: _Decoding) -> int:
+    """Write the samples of a whole recording; return their bytes.
+
+    Raises:
+        ApiError: INVALID_INPUT, the recording is damaged.
+    """
+    result = _run(job, spool)
+    if result.size > job.max_bytes:
+        return result.size  # too long, which is refused later
+    damage = _damage(result.log)
+    if not damage:
+        return result.size
+    if job.kind in MAY_HAVE_TRAILERS:
+        # Bytes after the last frame are no damage: decoding that stops at the first
+        # error has all samples, too.
+        command = [job.command[0], "-xerror", *job.command[1:]]
+        with tempfile.TemporaryFile() as other:
+            again = _run(replace(job, command=command), other, may_fail=True)
+        if again.size == result.size:
+            return result.size
+    raise _unreadable(job.kind, damage)
+
+
+def _damage(log: str) -> str:
+    """Return the first line of ffmpeg's log about lost sound; empty if there is none."""
+    for line in log.splitlines():
+        if line.strip() and not _HARMLESS.search(line):
+            return line
+    return ""
+
+
+class _Result(NamedTuple):
+    """The bytes of samples that ffmpeg wrote, and its log."""
+
+    size: int
+    log: str
+
+
+def _run(job: _Decoding, spool: IO[bytes], *, may_fail: bool = False) -> _Result:
+    """Write ffmpeg's samples to a file."""
     log = ChildLog()
     try:
-        child = _start(command, body, log)
+        child = _start(job.command, job.body, log)
         try:
-            samples = _read(child, kind, max_bytes)
+            size = _copy(child, spool, job)
             # Its output has ended, but it may not.
-            is_over = len(samples) > max_bytes
+            is_over = size > job.max_bytes
             code = 0 if is_over else child.process.wait(CHILD_S)
         except subprocess.TimeoutExpired:
-            raise _took_too_long(kind) from None
+            raise _took_too_long(job.kind) from None
         finally:
             child.end()
-        if code or not samples:
+        if (code or not size) and not may_fail:
             line = log.last_line()
             if code < 0:
                 line = f"ffmpeg ended with {describe_end(code)}"
-            raise _unreadable(kind, line)
+            raise _unreadable(job.kind, line)
+        return _Result(size, log.tail())
     finally:
         log.close()
-    return samples
 
 
 def _start(command: list[str], body: memoryview, log: ChildLog) -> Child:
@@ -162,31 +237,39 @@ def _start(command: list[str], body: memoryview, log: ChildLog) -> Child:
                 environment={"PYTHONPATH": path},
             )
     except OSError as error:
-        raise ApiError(
-            ErrorCode.INFERENCE_FAILED,
-            f"the recording can't be decoded now: {error.strerror}; try again later",
-        ) from None
+        raise _no_resources(error) from None
 
 
-def _read(child: Child, kind: str, max_bytes: int) -> bytearray:
-    """Return the child's output, one byte more than allowed at most."""
+def _no_resources(error: OSError) -> ApiError:
+    return ApiError(
+        ErrorCode.INFERENCE_FAILED,
+        f"the recording can't be decoded now: {error.strerror}; try again later",
+    )
+
+
+def _copy(child: Child, spool: IO[bytes], job: _Decoding) -> int:
+    """Copy the child's output, one chunk more than allowed at most; return its size."""
     assert child.process.stdout is not None
     descriptor = child.process.stdout.fileno()
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     deadline = time.monotonic() + CHILD_S
-    samples = bytearray()
-    while len(samples) <= max_bytes:
+    size = 0
+    while size <= job.max_bytes:
         checkpoint()
         if time.monotonic() > deadline:
-            raise _took_too_long(kind)
+            raise _took_too_long(job.kind)
         if not poll.poll(POLL_S * 1000):
             continue
         chunk = os.read(descriptor, CHUNK_BYTES)
         if not chunk:
             break
-        samples += chunk
-    return samples
+        try:
+            spool.write(chunk)
+        except OSError as error:  # the disk is full
+            raise _no_resources(error) from None
+        size += len(chunk)
+    return size
 
 
 def _took_too_long(kind: str) -> ApiError:
