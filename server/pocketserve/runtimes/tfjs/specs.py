@@ -139,12 +139,20 @@ def _graph_shape(info: Mapping[str, Any]) -> list[int] | None:
     """Read a TensorShapeProto in JSON; return None for an unknown shape.
 
     Sizes are written as text. A scalar may lack its dimensions.
+
+    Raises:
+        ModelLoadError: it is damaged.
     """
     shape = info.get("tensorShape")
     if not isinstance(shape, dict) or shape.get("unknownRank"):
         return None
     dimensions = shape.get("dim") or ()
-    return [int(dimension.get("size", -1)) for dimension in dimensions]
+    try:
+        return [int(dimension.get("size", -1)) for dimension in dimensions]
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        raise ModelLoadError(
+            f"model.json: a signature's shape is damaged: {shape!r:.80}"
+        ) from None
 
 
 def _free(shape: Iterable[Any]) -> tuple[int, ...]:
