@@ -28,6 +28,7 @@ from requests.adapters import BaseAdapter
 import gguf_files
 from conftest import MODELS
 from folder_files import CONFIG, write_safetensors
+from numbered_models import external, sum_of_files
 from pocketserve.cli import main
 from pocketserve.cli.fetch import bounded_session, open_address
 from pocketserve.cli.folder import download, models_folder, sources
@@ -883,6 +884,25 @@ def test_gguf_files_of_several_models_are_offered(
     assert result is not None
     assert (result.file in names) == choice
     assert choice or "of 2 models" in result.reason
+
+
+@pytest.mark.onnx
+def test_the_weights_that_an_onnx_file_names_are_fetched(
+    add: Add, folder: Path, hub: StandIn, hub_client: str, tmp_path: Path
+) -> None:
+    """Whatever their names are; a missing one is a fault of the trial."""
+    values = {"sum.onnx_data": 2.0, "other.bin": 3.0}
+    sum_of_files(tmp_path, values)
+    files = {name: (tmp_path / name).read_bytes() for name in values}
+    files["sum.onnx"] = external(tuple(values))
+    hub.repos["org/sum"] = {f"onnx/{name}": files[name] for name in files}
+    code, _, err = add("hf:org/sum")
+    assert code == 0, err
+    assert contents(folder / "sum") == sorted([*files, "model.toml"])
+    del hub.repos["org/sum"]["onnx/other.bin"]
+    code, _, err = add("hf:org/sum", "--name", "less")
+    assert code == 1
+    assert "other.bin" in err
 
 
 def folder_in_hub(tmp_path: Path) -> dict[str, bytes]:

@@ -8,11 +8,13 @@ files: it supports faster storage and logins.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,6 +63,7 @@ LISTING_FAULTS = (
     RecursionError,
     OverflowError,
 )
+MAX_PLACEHOLDERS = 2000
 MAX_OFFERED = 20  # files listed for the user to choose from
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 _SOURCE = re.compile(
@@ -247,6 +250,10 @@ def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedMo
         files += _weights_of(hub, repo, model, stage)
         files = list(dict.fromkeys(files))
     check_room(request.folder, sum(repo.files[file].size for file in files))
+    more = [file for file in _named_by(hub, repo, model, stage) if file not in files]
+    if more:
+        files += more
+        check_room(request.folder, sum(repo.files[file].size for file in files))
     _fetch_all(hub, repo, files, model, stage, home)
     provenance = {
         "source": f"hf:{repo.name}/{model}".removesuffix("/."),
@@ -286,6 +293,40 @@ def _weights_of(hub: Hub, repo: HubRepo, config: str, stage: Stage) -> list[str]
             )
         deciding.append(file)
     return folder_weights(names, config, _fetch_files(hub, repo, deciding, stage))
+
+
+def _named_by(hub: Hub, repo: HubRepo, model: str, stage: Stage) -> list[str]:
+    """Return the files that a model's file names, such as external weights."""
+    from pocketserve.runtimes.base import ModelLoadError
+    from pocketserve.runtimes.registry import format_of_name
+
+    format = format_of_name(PurePosixPath(model).name)
+    if model not in repo.files or format is None or format.other_files is None:
+        return []
+    content = _fetch_files(hub, repo, [model], stage)[model]
+    start = _folder_of(model)
+    with tempfile.TemporaryDirectory(dir=stage.path, prefix="names-") as scratch:
+        folder = Path(scratch)
+        for file in _files_below(repo, start.removesuffix("/"))[:MAX_PLACEHOLDERS]:
+            _make_placeholder(folder / file.removeprefix(start), repo.files[file].size)
+        path = folder / PurePosixPath(model).name
+        # Moved, since a copy of gigabytes takes long, and Android has no hard links.
+        os.replace(content, path)
+        try:
+            names = list(format.other_files(path))
+        except ModelLoadError:
+            return []  # the trial reports the fault
+        finally:
+            os.replace(path, content)
+    files = [f"{start}{name}" for name in names]
+    return [file for file in files if file in repo.files]
+
+
+def _make_placeholder(path: Path, size: int) -> None:
+    """Make a file that has a size, but takes no room on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file, contextlib.suppress(OSError, OverflowError):
+        file.truncate(size)  # the listing may name an impossible size
 
 
 def _fetch_files(
