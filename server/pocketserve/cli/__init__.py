@@ -33,6 +33,7 @@ COMMANDS = (
     "open",
     "predict",
     "chat",
+    "listen",
     "models",
     "inspect",
     "add",

@@ -1,0 +1,1 @@
+"""Sound of a microphone or a pipe, and captions on a terminal."""
