@@ -182,7 +182,7 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
         problem = _value_problem(sample.truth)
     elif facts.task == "image-segmentation":
         problem = _mask_problem(sample.truth)
-    elif facts.task == "question-answering":
+    elif facts.task in ("question-answering", "speech-to-text"):
         problem = _answer_problem(sample.truth)
     else:
         return sample._replace(truth=None)

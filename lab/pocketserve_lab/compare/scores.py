@@ -19,6 +19,7 @@ import numpy as np
 from pocketserve.tensors import Array
 from pocketserve_lab.compare import detections
 from pocketserve_lab.compare.samples import Classes, read_classes
+from pocketserve_lab.compare.speech import transcripts
 
 Answer = Mapping[str, Any]
 SAME_VALUE = 0.01
@@ -26,6 +27,9 @@ SAME_VALUE = 0.01
 
 SAME_OVERLAP = 0.9
 """Boxes and masks count as the same from this F1 or IoU on."""
+
+NO_RESULTS = ("index", "shape", "further", transcripts.RUN_SECONDS)
+"""Keys of an answer whose numbers are not compared."""
 
 IGNORED = 255
 """The class number of mask pixels that are not judged."""
@@ -66,6 +70,7 @@ def measure_for(task: str) -> Measure:
         "object-detection": BOXES,
         "image-segmentation": MASKS,
         "question-answering": TEXTS,
+        transcripts.TASK: TRANSCRIPTS,
     }.get(task, NUMBERS)
 
 
@@ -168,7 +173,7 @@ def numbers_in(answer: Any) -> Array:
             return
         if isinstance(value, Mapping):
             for key in value:
-                if key not in ("index", "shape", "further"):
+                if key not in NO_RESULTS:
                     collect(value[key])
         elif isinstance(value, list | tuple):
             for item in value:
@@ -369,3 +374,11 @@ def _answer_text(answer: Answer) -> Any:
 
 
 TEXTS = Measure("F1", _text_f1, _answer_text, same_from=1.0, overall=_text_figures)
+
+TRANSCRIPTS = Measure(
+    "word accuracy",
+    transcripts.word_accuracy,
+    transcripts.text_of_answer,
+    same_from=1.0,
+    overall=transcripts.speech_figures,
+)

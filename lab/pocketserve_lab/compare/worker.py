@@ -30,6 +30,7 @@ from pocketserve.tensors import TensorSpec, to_array, to_tensor
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import open_local
 from pocketserve_lab.compare.samples import facts_of
+from pocketserve_lab.compare.speech import transcripts
 from pocketserve_lab.random_inputs import random_inputs
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest, InferResponse
@@ -143,10 +144,15 @@ class Subject:
 
     def _answer(self, payload: Payload) -> dict[str, Any]:
         """Return the answer to a request, or ``{"error"}``."""
+        began = time.perf_counter()
         try:
-            return _plain(self._ask(payload), self._threshold())
+            prediction = self._ask(payload)
         except ApiError as error:
             return {"error": str(error)}
+        answer = _plain(prediction, self._threshold())
+        if getattr(prediction, "task", "") == transcripts.TASK:
+            answer[transcripts.RUN_SECONDS] = time.perf_counter() - began
+        return answer
 
     def turn(self, seconds: float, maximum: int) -> dict[str, Any]:
         """Run samples for a while.

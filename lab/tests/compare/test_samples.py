@@ -278,6 +278,7 @@ EXAMPLES = [
     Facts("image-segmentation"),
     Facts("text-classification", ["Negative", "Positive"]),
     Facts("question-answering"),
+    Facts("speech-to-text"),
     Facts(
         "tabular-regression",
         (),
@@ -295,11 +296,12 @@ def test_the_examples_of_the_document(tmp_path: Path) -> None:
     assert len(tables) == len(EXAMPLES)
     for facts, table in zip(EXAMPLES, tables, strict=True):
         folder = tmp_path / facts.task
-        pictures = dict.fromkeys(re.findall(r"^[a-z/]+\.jpg", table, re.MULTILINE), "")
-        write(folder, {**pictures, "labels.csv": table})
+        names = re.findall(r"^[a-z/]+\.(?:jpg|wav)", table, re.MULTILINE)
+        files = dict.fromkeys(names, "")
+        write(folder, {**files, "labels.csv": table})
         PIL.Image.new("L", (2, 2)).save(folder / "street-mask.png")
         samples = read_samples(
-            folder if pictures else folder / "labels.csv", facts, 100
+            folder if files else folder / "labels.csv", facts, 100
         )
         assert samples and all(sample.truth is not None for sample in samples), (
             facts.task

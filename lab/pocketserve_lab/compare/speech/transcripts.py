@@ -1,0 +1,77 @@
+"""Judge transcripts: words that are wrong, and time relative to the sound."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Answer = Mapping[str, Any]
+TASK: Final = "speech-to-text"
+RUN_SECONDS: Final = "run_s"
+"""The key of an answer's time, which the worker adds."""
+
+MAX_WORDS: Final = 20_000
+"""Words of a transcript that are compared: an hour of fast speech has fewer."""
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a text without case and punctuation.
+
+    Apostrophes within words stay. A Chinese or Japanese character is a word.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    spaced = re.sub(r"([\u3040-\u30ff\u3400-\u9fff])", r" \1 ", folded)
+    words = []
+    for word in re.sub(r"[^\w\s']|_", " ", spaced).split():
+        stripped = word.strip("'")
+        if stripped:
+            words.append(stripped)
+    return words[:MAX_WORDS]
+
+
+def word_errors(expected: Sequence[str], words: Sequence[str]) -> int:
+    """Return how many words to insert, remove or replace."""
+    row = list(range(len(words) + 1))
+    for number, expected_word in enumerate(expected, 1):
+        above = row
+        row = [number]
+        for place, word in enumerate(words):
+            replaced = above[place] + (word != expected_word)
+            row.append(min(replaced, above[place + 1] + 1, row[-1] + 1))
+    return row[-1]
+
+
+def text_of_answer(answer: Answer) -> str:
+    """Return the whole text of an answer."""
+    return str(answer.get("text", ""))
+
+
+def word_accuracy(answer: Answer, truth: Any) -> float:
+    """Return 1 less the word error rate of one sound, at least 0."""
+    expected = words_in(str(truth))
+    words = words_in(text_of_answer(answer))
+    if not expected:
+        return float(not words)
+    return max(0.0, 1 - word_errors(expected, words) / len(expected))
+
+
+def speech_figures(
+    answers: Sequence[Answer], truths: Sequence[Any]
+) -> dict[str, float]:
+    """Return the word error rate over all words, and the real-time factor."""
+    errors = 0
+    count = 0
+    run_seconds = 0.0
+    sound_seconds = 0.0
+    for answer, truth in zip(answers, truths, strict=True):
+        expected = words_in(str(truth))
+        errors += word_errors(expected, words_in(text_of_answer(answer)))
+        count += len(expected)
+        run_seconds += float(answer.get(RUN_SECONDS, 0.0))
+        sound_seconds += float(answer.get("duration", 0.0))
+    figures = {"word error rate": errors / max(1, count)}
+    if sound_seconds and run_seconds:
+        figures["real-time factor"] = run_seconds / sound_seconds
+    return figures
