@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,25 @@ def test_the_client_for_asyncio_gets_the_same_segments(speech_server: Server) ->
 
     with Client(speech_server.url, speech_server.token) as client:
         assert asyncio.run(segments()) == list(client.transcribe("tiny", speech(4)))
+
+
+def test_a_client_that_half_closes_gets_its_answer(speech_server: Server) -> None:
+    body = form({"model": "tiny", "file": speech(20)})
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Authorization: Bearer {speech_server.token}\r\n"
+    head += f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    address = ("127.0.0.1", speech_server.port)
+    with socket.create_connection(address, 120) as connection:
+        connection.sendall(head.encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        content = connection.recv(65_536)
+        while content:
+            answer += content
+            content = connection.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert WORDS.encode() in answer
 
 
 def test_silence_has_no_text(speech_server: Server) -> None:

@@ -28,7 +28,7 @@ _TEXT_TYPES = ("text/", "application/json")
 
 
 def read_form(body: memoryview, content_type: str) -> list[FormPart]:
-    """Return the parts of a form in order.
+    """Return the parts of a form in order; they reference the body.
 
     Raises:
         ApiError: INVALID_REQUEST.
@@ -40,34 +40,39 @@ def read_form(body: memoryview, content_type: str) -> list[FormPart]:
     if boundary is None:
         raise _invalid_form("cannot be read")
     delimiter = b"--" + (boundary[1] or boundary[2]).encode("latin-1", "replace")
-    content = bytes(body)
-    if not content.startswith(delimiter + b"\r\n"):
+    content = body.cast("B")
+    if bytes(content[: len(delimiter) + 2]) != delimiter + b"\r\n":
         raise _invalid_form("cannot be read")
+    # Expressions search a memoryview without a copy of it: it may be a long recording.
+    end_of_part = re.compile(re.escape(b"\r\n" + delimiter))
     parts: list[FormPart] = []
     start = len(delimiter)
-    while content[start : start + 2] == b"\r\n":
+    while bytes(content[start : start + 2]) == b"\r\n":
         if len(parts) == MAX_PARTS:
             raise _invalid_form(f"has more than {MAX_PARTS} parts")
-        part, end = _read_part(content, start, delimiter)
+        part, end = _read_part(content, start, end_of_part)
         parts.append(part)
         start = end + 2 + len(delimiter)
-    if content[start : start + 2] != b"--":
+    if bytes(content[start : start + 2]) != b"--":
         raise _invalid_form("cannot be read")
     return parts
 
 
-def _read_part(content: bytes, start: int, delimiter: bytes) -> tuple[FormPart, int]:
+def _read_part(
+    content: memoryview, start: int, end_of_part: re.Pattern[bytes]
+) -> tuple[FormPart, int]:
     """Return the part after a delimiter, and the offset of its end."""
-    head_end = content.find(b"\r\n\r\n", start, start + MAX_PART_HEADERS)
-    if head_end < 0:
+    head = bytes(content[start : start + MAX_PART_HEADERS])
+    head_length = head.find(b"\r\n\r\n")
+    if head_length < 0:
         raise _invalid_form("cannot be read")
     # The line end before the delimiter may be the one that ends the headers.
-    end = content.find(b"\r\n" + delimiter, head_end + 2)
-    if end < 0:
+    end = end_of_part.search(content, start + head_length + 2)
+    if end is None:
         raise _invalid_form("is cut off")
-    body_start = head_end + 4
-    body = memoryview(content)[body_start : max(body_start, end)]
-    return _part(content[start:head_end], body), end
+    body_start = start + head_length + 4
+    body = content[body_start : max(body_start, end.start())]
+    return _part(head[:head_length], body), end.start()
 
 
 def _part(headers: bytes, content: memoryview) -> FormPart:

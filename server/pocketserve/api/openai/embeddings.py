@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
     model, texts = fields["model"], fields["input"]
     waiting = waiting_parameters(request)
     deadline = answer_deadline(request, waiting)
-    payload = _payload(service, model, texts, deadline, request.check_parts)
+    payload = _payload(service, model, texts, deadline)
     return inference_call(
         service,
         request_of_model(request, model),
@@ -59,14 +59,13 @@ def _payload(
     model: str,
     texts: Sequence[str],
     deadline: float | None,
-    check: Callable[[], None] | None,
 ) -> Payload:
     """Return the texts for an engine, or for the task of another embedding model."""
     entry = service.entry(model)
     version = entry.versions.get(service.default_of(entry))
     if version is not None and version.format.name == "gguf":
         body = {"input": texts}
-        return GenerationPayload(EMBEDDINGS, body, None, deadline, check)
+        return GenerationPayload(EMBEDDINGS, body, deadline=deadline)
     raw = memoryview(strict_json.dumps(texts))
     return RawPayload(raw, AnswerOptions(), Hints(JSON))
 

@@ -88,7 +88,9 @@ def _call(service: Service, request: ApiRequest, task: str) -> InferenceCall:
         RawPayload(form.sound, options, hints),
         on_segment=partial(_send, request, answer),
         deadline=answer_deadline(request, waiting),
-        on_wait=request.check_parts,
+        # A client may end its sending side and wait for the whole answer. HTTP can't
+        # tell it from one that has gone.
+        on_wait=request.check_parts if form.streams else None,
     )
     of_model = request_of_model(request, form.model)
     return inference_call(service, of_model, payload, waiting, answer.respond)

@@ -120,7 +120,7 @@ def _raw_form(options: argparse.Namespace) -> SampleForm:
 
 
 class _CaptionRun:
-    """The steps of one sequence, and what they print."""
+    """Sends the steps of one sequence, and prints their words."""
 
     def __init__(self, client: Client, model: str, options: argparse.Namespace) -> None:
         from pocketserve.cli.listening.screen import LineCaptions, TerminalCaptions

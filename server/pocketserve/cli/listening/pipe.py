@@ -25,7 +25,7 @@ HEAD_BYTES: Final = 12
 
 
 class ByteStream(Protocol):
-    """A stream whose reads return what is there."""
+    """A stream whose reads return the bytes that have arrived."""
 
     def read(self, size: int, /) -> bytes | None: ...
 

@@ -1,4 +1,4 @@
-"""Sound as it is recorded: where it comes from, and what waits to be sent."""
+"""Sources of recorded sound, and the buffer of sound to send."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SoundBuffer:
         return len(self._bytes)
 
     def stop(self) -> None:
-        """Return no more than what is there. Takes no lock: signal handlers call it."""
+        """Return no more than the sound so far. Signal handlers call it: it takes no lock."""
         self._is_stopped = True
 
     def take(self) -> bytes:
