@@ -300,9 +300,7 @@ def test_the_examples_of_the_document(tmp_path: Path) -> None:
         files = dict.fromkeys(names, "")
         write(folder, {**files, "labels.csv": table})
         PIL.Image.new("L", (2, 2)).save(folder / "street-mask.png")
-        samples = read_samples(
-            folder if files else folder / "labels.csv", facts, 100
-        )
+        samples = read_samples(folder if files else folder / "labels.csv", facts, 100)
         assert samples and all(sample.truth is not None for sample in samples), (
             facts.task
         )
