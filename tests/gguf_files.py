@@ -160,6 +160,25 @@ def write_tiny(path: Path, seed: int = 0, **changes: Any) -> Path:
     return path
 
 
+def write_parts(folder: Path, stem: str, count: int) -> list[Path]:
+    """Write the tiny model in parts, as llama-gguf-split does; return the files."""
+    weights = list(tensors().items())
+    size = -(-len(weights) // count)
+    paths = []
+    for number in range(count):
+        split = {
+            "split.no": np.uint16(number),
+            "split.count": np.uint16(count),
+            "split.tensors.count": np.int32(len(weights)),
+        }
+        values = {**metadata(), **split} if number == 0 else split
+        path = folder / f"{stem}-{number + 1:05}-of-{count:05}.gguf"
+        part = dict(weights[number * size : (number + 1) * size])
+        path.write_bytes(encode(values, part))
+        paths.append(path)
+    return paths
+
+
 def write_script(path: Path, pieces: Sequence[bytes], **changes: Any) -> Path:
     """Write a model that answers with these pieces, each of them a token, and ends.
 
@@ -223,6 +242,10 @@ def _text(text: str) -> bytes:
 def _value(value: Any) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
+    if isinstance(value, np.uint16):
+        return struct.pack("<IH", 2, int(value))
+    if isinstance(value, np.int32):
+        return struct.pack("<Ii", 5, int(value))
     if isinstance(value, int):
         if value < 0:
             return struct.pack("<Iq", 11, value)

@@ -969,3 +969,28 @@ def test_unserved_hugging_face_folders_are_refused_before_their_weights_arrive(
     assert sentence in err
     assert not any(path.endswith(".safetensors") for path in hub.paths())
     assert contents(folder) == []
+
+
+def test_parts_of_a_gguf_model_are_added_together(
+    add: Add, folder: Path, tmp_path: Path
+) -> None:
+    parts = gguf_files.write_parts(tmp_path, "big", 3)
+    code, _, err = add(parts[1])
+    assert code == 1
+    assert "later part of a model; add the first one, big-00001-of-00003.gguf" in err
+    assert add(parts[0])[0] == 0
+    names = [path.name for path in parts]
+    assert sorted(path.name for path in (folder / "big").glob("*.gguf")) == names
+    parts[2].unlink()
+    code, _, err = add(parts[0], "--name", "two")
+    assert code == 1
+    assert "big-00003-of-00003.gguf is not beside it" in err
+
+
+def test_parts_of_a_gguf_model_are_one_choice_of_a_repository() -> None:
+    parts = [f"q8/m-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+    files = {name: hub_module.HubFile(10) for name in ("README.md", *parts)}
+    repo = hub_module.HubRepo("org/repo", COMMIT, files)
+    assert hub_module.choose_file(repo, "") == parts[0]
+    assert hub_module._files_of(repo, parts[0]) == parts
+    assert hub_module._bytes_of(repo, parts[0]) == 30

@@ -323,3 +323,16 @@ def wait_until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         pause.wait(0.01)
+
+
+def test_parts_answer_like_the_whole_model(file: Path, tmp_path: Path) -> None:
+    first = gguf_files.write_parts(tmp_path, "parts", 3)[0]
+    answers = []
+    for path in (file, first):
+        session = RUNTIME.open(ModelSource(path))
+        try:
+            answers.append(events(session, CHAT, {**HELLO, "temperature": 0}))
+        finally:
+            session.close()
+    texts = [[event["choices"] for event in answer] for answer in answers]
+    assert texts[0] == texts[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ BAD_VALUES = [
     ({"general__type": "adapter"}, "adapter"),
     ({"general__type": "mmproj"}, "projector"),
     ({"general__type": "vocab"}, "'vocab'"),
-    ({"split__count": 3}, "3 parts"),
+    ({"split__count": 3}, "part 1 of 3"),
     ({"llama__pooling_type": 4}, "reranker"),
     (
         {"tokenizer__chat_template": "x" * (MAX_TEMPLATE_BYTES + 1)},
@@ -167,3 +168,72 @@ def test_mutated_headers_give_facts_or_a_reason(path: Path) -> None:
         except DamagedFileError:
             continue
         assert header.kv_bytes(4096) >= 0
+
+
+def test_parts_count_as_one_model(tmp_path: Path) -> None:
+    whole = read_gguf(gguf_files.write_tiny(tmp_path / "whole.gguf"))
+    parts = gguf_files.write_parts(tmp_path, "m", 3)
+    header = read_gguf(parts[0])
+    assert header.parameters == whole.parameters
+    assert header.file_bytes == sum(path.stat().st_size for path in parts)
+    assert header.template == whole.template
+
+
+def test_a_later_part_alone_is_refused(tmp_path: Path) -> None:
+    parts = gguf_files.write_parts(tmp_path, "m", 3)
+    with pytest.raises(DamagedFileError, match=r"part 2 of 3 .* add the first part"):
+        read_gguf(parts[1])
+
+
+def remove_last(parts: list[Path]) -> None:
+    parts[2].unlink()
+
+
+def rename_first(parts: list[Path]) -> None:
+    parts[0].rename(parts[0].with_name("m.gguf"))
+    parts[0] = parts[0].with_name("m.gguf")
+
+
+def swap_later(parts: list[Path]) -> None:
+    content = parts[1].read_bytes()
+    parts[1].write_bytes(parts[2].read_bytes())
+    parts[2].write_bytes(content)
+
+
+def cut_last(parts: list[Path]) -> None:
+    parts[2].write_bytes(parts[2].read_bytes()[:-32])
+
+
+def take_another(parts: list[Path]) -> None:
+    gguf_files.write_tiny(parts[1])
+
+
+def empty_one(parts: list[Path]) -> None:
+    split = {"split.no": 1, "split.count": 3}
+    parts[1].write_bytes(gguf_files.encode(split, {}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (remove_last, "m-00003-of-00003.gguf is missing"),
+        (rename_first, "name must end in -00001-of-00003.gguf"),
+        (swap_later, "is part 3 of 3, and not 2 of 3"),
+        (cut_last, "m-00003-of-00003.gguf: .* copy or download it again"),
+        (take_another, "is part 1 of 1, and not 2 of 3"),
+        (empty_one, "its parts have .* tensors, and not"),
+    ],
+)
+def test_faults_of_parts_are_named(tmp_path: Path, damage: Any, reason: str) -> None:
+    parts = gguf_files.write_parts(tmp_path, "m", 3)
+    damage(parts)
+    with pytest.raises(DamagedFileError, match=reason):
+        read_gguf(parts[0])
+
+
+def test_a_changed_part_is_read_again(tmp_path: Path) -> None:
+    parts = gguf_files.write_parts(tmp_path, "m", 2)
+    read_gguf(parts[0])
+    parts[1].write_bytes(b"GGUF")
+    with pytest.raises(DamagedFileError, match="m-00002-of-00002"):
+        read_gguf(parts[0])

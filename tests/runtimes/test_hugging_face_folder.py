@@ -61,7 +61,7 @@ def test_a_folder_is_a_model_in_one_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "architectures",
-    [["BertForSequenceClassification"], [], None, "LlamaForCausalLM", [3]],
+    [["BertForTokenClassification"], [], None, "LlamaForCausalLM", [3]],
 )
 def test_other_architectures_are_no_language_models(
     tmp_path: Path, architectures: Any

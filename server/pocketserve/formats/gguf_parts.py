@@ -7,15 +7,17 @@ finds the others by the first one's name. Source: ggml-org/llama.cpp, src/llama.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 SUFFIX: Final = ".gguf"
 MAX_PARTS: Final = 512
 _NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
-class GgufPart(NamedTuple):
+@dataclass(frozen=True)
+class GgufPart:
     """The name of a part; the first one has the number 1."""
 
     stem: str

@@ -70,6 +70,8 @@ class ModelFormat(NamedTuple):
     install: str = ""  # how to install one, on a desktop and in Termux
     # the same packages one by one, without those that another format lists
     frameworks: tuple[Requirement, ...] = ()
+    # config.json is its main file, which describes this very model
+    has_config: bool = False
     # returns how to install a requirement that is not a Python package; None if it
     # is installed
     missing: Callable[[], str | None] | None = None

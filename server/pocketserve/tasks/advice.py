@@ -112,6 +112,23 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> SuggestedTask:
     return NO_SUGGESTION
 
 
+def certain_task(facts: ModelFacts) -> str:
+    """Return the task of a model that its ``config.json`` describes; empty if none.
+
+    Beside other formats the file may belong to the model that this one was made from.
+    """
+    if not facts.version.format.has_config:
+        return ""
+    try:
+        config = facts.json_beside(CONFIG)
+    except ModelLoadError:
+        return ""
+    task = _task_of_architecture(facts, config, _architecture(config))
+    if not task and facts.beside("1_Pooling/config.json") is not None:
+        return "text-embedding"
+    return task
+
+
 def _architecture(config: Mapping[str, Any]) -> str:
     """Return the first class name in ``config.json``."""
     names = config.get("architectures")

@@ -66,6 +66,12 @@ def _first_fitting(facts: ModelFacts) -> str:
     """
     for name in TASK_NAMES:
         fits = task_named(name).fits
-        if fits is not None and fits(facts):
-            return name
+        if fits is None or not fits(facts):
+            continue
+        if name == tensors.TASK.name and facts.version.format.has_config:
+            # late: imports tasks, which other models may not need
+            from pocketserve.tasks.advice import certain_task
+
+            return certain_task(facts) or name
+        return name
     raise AssertionError("no task fits")

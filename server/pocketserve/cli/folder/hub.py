@@ -33,6 +33,8 @@ from pocketserve.cli.folder.hub_language import (
     choose_gguf,
     folder_files,
     folder_weights,
+    gguf_parts,
+    without_later_parts,
 )
 from pocketserve.cli.folder.models_folder import Stage, check_room
 from pocketserve.cli.folder.sources import (
@@ -270,7 +272,7 @@ def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedMo
 def _files_of(repo: HubRepo, model: str) -> list[str]:
     if model not in repo.files:
         return _below(repo, model)
-    files = [model, *_beside(repo, model)]
+    files = [model, *gguf_parts(repo.files, model), *_beside(repo, model)]
     if PurePosixPath(model).name == CONFIG:
         files += folder_files(list(repo.files), model)
     return list(dict.fromkeys(files))
@@ -381,7 +383,7 @@ def choose_file(repo: HubRepo, path: str) -> str:
         if is_config and folder_files(list(repo.files), path):
             return path
     inside = _files_below(repo, path)
-    paths = _model_paths(inside)
+    paths = _model_paths(without_later_parts(inside))
     models = sorted(paths)
     if len(models) == 1:
         return models[0]
@@ -520,7 +522,9 @@ def _size_of(repo: HubRepo, model: str) -> str:
 
 
 def _bytes_of(repo: HubRepo, model: str) -> int:
-    files = [model] if model in repo.files else _below(repo, model)
+    files = [model, *gguf_parts(repo.files, model)]
+    if model not in repo.files:
+        files = _below(repo, model)
     return sum(repo.files[file].size for file in files)
 
 

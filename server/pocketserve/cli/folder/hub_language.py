@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
+from pocketserve.formats.gguf_parts import first_part, later_parts
 from pocketserve.messages import excerpt
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes
@@ -62,10 +63,7 @@ def choose_gguf(sizes: Mapping[str, int], room: int) -> GgufChoice | None:
     if not sizes or not all(file.lower().endswith(".gguf") for file in sizes):
         return None
     models = [file for file in sizes if not _OTHER_KINDS.search(file)]
-    whole = {}
-    for file in models:
-        if not _PART.search(file):
-            whole[file] = sizes[file]
+    whole = {file: sizes[file] for file in models}
     if not whole:
         return None
     stems = sorted({_stem(file) for file in models})
@@ -113,6 +111,27 @@ def _choose_size(whole: Mapping[str, int], room: int) -> GgufChoice:
 
 def _memory_of(size: int) -> int:
     return int(size * (1 + SPARE_SHARE)) + SPARE_BYTES
+
+
+def gguf_parts(names: Collection[str], model: str) -> list[str]:
+    """Return the later parts of a GGUF file in a repository.
+
+    Args:
+        model: the path of the first part, or of a file without parts.
+    """
+    path = PurePosixPath(model)
+    later = [str(path.with_name(name)) for name in later_parts(Path(path.name))]
+    return [name for name in later if name in names]
+
+
+def without_later_parts(names: Collection[str]) -> list[str]:
+    """Leave out files that are later parts of another one."""
+    kept = []
+    for name in names:
+        first = first_part(PurePosixPath(name).name)
+        if first is None or str(PurePosixPath(name).with_name(first)) not in names:
+            kept.append(name)
+    return kept
 
 
 def folder_files(names: Sequence[str], config: str) -> list[str]:

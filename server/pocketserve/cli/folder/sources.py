@@ -17,6 +17,7 @@ from pocketserve.cli.folder.models_folder import (
     check_new_name,
     check_room,
 )
+from pocketserve.formats.gguf_parts import first_part, later_parts, part_of
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes
@@ -111,9 +112,37 @@ def take_path(request: AddRequest, stage: Stage, progress: Progress) -> FetchedM
             f"{request.source!r} is not a file or folder, "
             f"no https:// address and no hf:ORG/REPO{hint}"
         )
-    check_room(request.folder, path.stat().st_size)
+    later = _later_parts(path)
+    parts = [path, *later]
+    check_room(request.folder, sum(part.stat().st_size for part in parts))
     file = _SourceFile(path, path.name, path.name, keep=True)
-    return _take_file(file, request, stage, progress)
+    model = _take_file(file, request, stage, progress)
+    for part in later:
+        with progress.waiting(f"copying {part.name}"):
+            shutil.copyfile(part, stage.models / model.name / part.name)
+    return model
+
+
+def _later_parts(path: Path) -> list[Path]:
+    """Return the later parts of a GGUF model beside its first part.
+
+    Raises:
+        CommandError: this is a later part, or one is missing.
+    """
+    first = first_part(path.name)
+    if first is not None:
+        raise CommandError(
+            f"{path.name} is a later part of a model; add the first one, {first}, with"
+            " the others beside it"
+        )
+    parts = [path.with_name(name) for name in later_parts(path)]
+    for part in parts:
+        if not part.is_file():
+            raise CommandError(
+                f"{path.name} is the first part of a model, but {part.name} is not"
+                " beside it; copy it there"
+            )
+    return parts
 
 
 def take_address(request: AddRequest, stage: Stage, progress: Progress) -> FetchedModel:
@@ -132,6 +161,12 @@ def take_address(request: AddRequest, stage: Stage, progress: Progress) -> Fetch
     )
 
     def check(remote: Remote) -> None:
+        if part_of(remote.name) is not None:
+            raise CommandError(
+                f"{remote.name} is a part of a model: download all parts into one"
+                " folder, and add the first one; from the Hugging Face hub, hf:ORG/REPO"
+                " fetches all"
+            )
         check_room(request.folder, remote.size or 0)
         request.choose_name(_stem(plain_file_name(remote.name)))
 
@@ -213,7 +248,7 @@ def plain_file_name(name: str) -> str:
         characters.append("_" if has_control_characters(character) else character)
     name = "".join(characters)
     stem = _stem(name)
-    ending = name[len(stem) :]
+    ending = name.removeprefix(stem)
     while stem and len(f"{stem}{ending}".encode()) > MAX_FILE_NAME_BYTES:
         stem = stem[:-1]
     return f"{stem}{ending}"
@@ -223,6 +258,9 @@ def _stem(file_name: str) -> str:
     """Return a file's name without the suffix of its format."""
     from pocketserve.runtimes.registry import SUFFIXES
 
+    part = part_of(file_name)
+    if part is not None:
+        return part.stem
     for suffix in sorted((ZIP, *SUFFIXES), key=len, reverse=True):
         if file_name.lower().endswith(suffix):
             return file_name[: -len(suffix)] or file_name

@@ -33,6 +33,7 @@ FORMATS = (
         file_starts=("config.json",),
         claims=late(f"{__name__}.task_folder.is_task_model"),
         by_name=True,
+        has_config=True,
         missing=late(f"{__name__}.library.missing_library"),
         own_threads=True,
         last_choice=True,
