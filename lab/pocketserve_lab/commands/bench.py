@@ -103,11 +103,38 @@ def run(options: argparse.Namespace) -> int:
         from pocketserve_lab.tuning import tune
 
         return tune(options)
+    from pocketserve_lab.language.comparison import is_language_model
+
+    if is_language_model(options.model, options.models_dir):
+        return _bench_language_model(options)
     result = _measure(options)
     if options.json:
         print_json(result)
     else:
         _print_result(result)
+    return 0
+
+
+def _bench_language_model(options: argparse.Namespace) -> int:
+    from pocketserve_lab.language.bench import (
+        BenchPlan,
+        bench_language_model,
+        print_language_bench,
+    )
+
+    plan = BenchPlan(
+        options.model,
+        options.models_dir,
+        options.model_version,
+        options.rounds,
+        options.seconds,
+        options.threads,
+    )
+    result = bench_language_model(plan)
+    if options.json:
+        print_json(result)
+    else:
+        print_language_bench(result)
     return 0
 
 

@@ -67,7 +67,8 @@ def _add_subject_options(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="PATH",
-        help="a file or folder of inputs, best with labels [the model's samples]",
+        help="a file or folder of inputs, best with labels [the model's samples]; for "
+        "language models, a file with a text",
     )
     parser.add_argument(
         "--limit", type=_limit, default=500, metavar="N", help="samples at most [500]"
@@ -108,6 +109,8 @@ def run(options: argparse.Namespace) -> int:
     if len(options.model) == 2 and are_results:
         return _show_devices(options)
     _check_paths(options)
+    if _is_language_model(options):
+        return _compare_language_model(options)
     plan = _plan(options)
     if options.layers:
         return _show_layers(options, plan)
@@ -135,6 +138,47 @@ def _print_report(result: dict[str, Any], applied: str) -> None:
     print_report(result)
     if applied:
         print(applied)
+
+
+def _is_language_model(options: argparse.Namespace) -> bool:
+    from pocketserve_lab.language.comparison import is_language_model
+
+    return is_language_model(options.model[0], options.models_dir)
+
+
+def _compare_language_model(options: argparse.Namespace) -> int:
+    from pocketserve_lab.language.comparison import (
+        LanguagePlan,
+        compare_language_versions,
+    )
+    from pocketserve_lab.language.report import print_language_report
+    from pocketserve_lab.language.texts import read_text
+
+    others = (options.apply, options.html, options.png, options.device, options.layers)
+    if any(others):
+        raise CommandError(
+            "--apply, --device, --html, --layers and --png don't apply to language"
+            " models"
+        )
+    plan = LanguagePlan(
+        options.model[0],
+        options.models_dir,
+        read_text(options.data),
+        _names(options.versions),
+        options.reference,
+        options.seconds,
+        options.threads,
+    )
+    progress = Progress(lines=True)
+    try:
+        result = compare_language_versions(plan, progress.show)
+    finally:
+        progress.end()
+    if options.json:
+        print_json(result)
+    else:
+        print_language_report(result)
+    return 0
 
 
 def _check_paths(options: argparse.Namespace) -> None:

@@ -22,11 +22,11 @@ class GgufPart:
 
     stem: str
     number: int
-    count: int
+    total: int
 
     def name_of(self, number: int) -> str:
         """Return the name of another part."""
-        return f"{self.stem}-{number:05}-of-{self.count:05}{SUFFIX}"
+        return f"{self.stem}-{number:05}-of-{self.total:05}{SUFFIX}"
 
 
 def part_of(file_name: str) -> GgufPart | None:
@@ -35,7 +35,7 @@ def part_of(file_name: str) -> GgufPart | None:
     if match is None:
         return None
     part = GgufPart(match["stem"], int(match["number"]), int(match["count"]))
-    if not 1 <= part.number <= part.count <= MAX_PARTS:
+    if not 1 <= part.number <= part.total <= MAX_PARTS:
         return None
     return part
 
@@ -45,7 +45,7 @@ def later_parts(path: Path) -> list[str]:
     part = part_of(path.name)
     if part is None or part.number != 1:
         return []
-    return [part.name_of(number) for number in range(2, part.count + 1)]
+    return [part.name_of(number) for number in range(2, part.total + 1)]
 
 
 def first_part(file_name: str) -> str | None:

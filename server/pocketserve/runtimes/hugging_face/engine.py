@@ -19,7 +19,12 @@ from typing import Any, Final
 from pocketserve.quarantine.sandbox import confine_calls
 from pocketserve.runtimes.hugging_face.fields import RefusedError
 from pocketserve.runtimes.hugging_face.generator import EngineEvent, FolderModel
-from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS, EngineSettings
+from pocketserve.runtimes.llm.settings import (
+    CHAT,
+    COMPLETIONS,
+    TOKENIZE,
+    EngineSettings,
+)
 
 MAX_BODY_BYTES: Final = 1 << 26
 
@@ -100,8 +105,8 @@ class _FolderHandler(BaseHTTPRequestHandler):
             self._refuse(404, RefusedError("there is no such route"))
 
     def do_POST(self) -> None:
-        """Answer a chat or a completion by events."""
-        if self.path not in (CHAT, COMPLETIONS):
+        """Answer a chat or a completion by events, or the tokens of a text."""
+        if self.path not in (CHAT, COMPLETIONS, TOKENIZE):
             self._refuse(404, RefusedError("there is no such route"))
             return
         length = int(self.headers.get("Content-Length", 0))
@@ -109,6 +114,9 @@ class _FolderHandler(BaseHTTPRequestHandler):
             self._refuse(413, RefusedError("the request is too large"))
             return
         body = json.loads(self.rfile.read(length))
+        if self.path == TOKENIZE:
+            self._send_json(200, {"tokens": self.server.model.tokens(body["content"])})
+            return
         with self.server.model.lock, contextlib.suppress(ClientLeftError, OSError):
             self._answer(body)
 

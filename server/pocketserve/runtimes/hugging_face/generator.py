@@ -67,12 +67,21 @@ class FolderModel:
         return run.events()
 
     def _read_prompt(self, body: Mapping[str, Any], is_chat: bool) -> list[int]:
-        text = self._render(body) if is_chat else str(body["prompt"])
-        tokens: list[int] = self.tokenizer(
-            text, add_special_tokens=not is_chat
-        ).input_ids
+        if is_chat:
+            tokens = self.tokens(self._render(body), add_special=False)
+        elif isinstance(body["prompt"], list):
+            tokens = [int(token) for token in body["prompt"]]
+        else:
+            tokens = self.tokens(str(body["prompt"]))
         if not tokens:
             raise RefusedError("the prompt is empty")
+        return tokens
+
+    def tokens(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Return the tokens of a text."""
+        tokens: list[int] = self.tokenizer(
+            text, add_special_tokens=add_special
+        ).input_ids
         return tokens
 
     def _render(self, body: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
+TOKENIZE: Final = "/tokenize"
 """Routes that every engine answers on its socket."""
 
 BATCH: Final = 64

@@ -1,0 +1,1 @@
+"""Measure language models: their speed, cost, agreement and perplexity."""

@@ -1,0 +1,213 @@
+"""Measure a language model alone, over the socket and over HTTP, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pocketserve.child.memory import memory_of
+from pocketserve.local.own_server import own_server
+from pocketserve.runtimes.llm.session import LlmSession
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.local import open_local
+from pocketserve.terminal.output import human_bytes, print_text, print_wide_table
+from pocketserve.terminal.progress import Progress
+from pocketserve_lab.language.subject import LanguageSubject
+from pocketserve_lab.measurement import load_now, load_warning
+
+if TYPE_CHECKING:
+    from pocketserve.service import Service
+    from pocketserve_client import Client
+
+QUESTION: Final = "Tell me a story about a fox."
+TOKENS: Final = 64
+MIN_ROUNDS: Final = 3
+WAYS: Final = {
+    "engine": "the engine alone",
+    "socket": "over the socket",
+    "http": "over HTTP",
+}
+
+
+@dataclass(frozen=True)
+class WayTime:
+    """The figures of one answer.
+
+    Attributes:
+        first_ms: from the request to the first piece of text.
+        rate: tokens per second of the whole answer.
+    """
+
+    first_ms: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The options of the command line."""
+
+    model: str
+    models_dir: str | None
+    version: str | None
+    rounds: int
+    seconds: float
+    threads: int
+
+
+def bench_language_model(plan: BenchPlan) -> dict[str, Any]:
+    """Measure a model, and return the result as plain JSON values.
+
+    Raises:
+        CommandError: the version generates no text.
+    """
+    load = load_now()
+    service, name, version = open_local(
+        plan.model, plan.models_dir, threads=plan.threads
+    )
+    try:
+        version = plan.version or version
+        if version not in (None, service.entry(name).default_version):
+            raise CommandError(
+                "a language model is measured in its default version; pocketserve"
+                f" compare {name} measures all"
+            )
+        with service.running(name, version) as (_, handle):
+            session = handle.model.sessions[0]
+            if not isinstance(session, LlmSession) or session.header.pooling:
+                raise CommandError(f"{name!r} generates no text")
+            figures = _measure_ways(service, name, session, plan)
+            figures["version"] = handle.model.version.name
+            figures["runtime"] = session.runtime
+            figures["engine_memory_bytes"] = dict(LanguageSubject(session).memory())
+    finally:
+        service.close()
+    return {"model": name, "load": load, **figures}
+
+
+def _measure_ways(
+    service: Service, name: str, session: LlmSession, plan: BenchPlan
+) -> dict[str, Any]:
+    from pocketserve_client import Client
+
+    settings = ("--threads", str(plan.threads), "--low-power", "off")
+    progress = Progress()
+    with (
+        own_server(service.config.models_dir, *settings) as server,
+        Client(server.socket, token_file=server.token_file) as framed,
+        Client(server.http, token_file=server.token_file) as http,
+    ):
+        ways: dict[str, Callable[[], WayTime]] = {
+            "engine": partial(_ask_engine, LanguageSubject(session)),
+            "socket": partial(_ask_server, framed, name),
+            "http": partial(_ask_server, http, name),
+        }
+        began = time.perf_counter()
+        ways["socket"]()
+        first_answer_ms = (time.perf_counter() - began) * 1e3
+        samples = _take_turns(ways, plan, progress)
+        memory = memory_of(server.pid)
+    progress.end()
+    return {
+        "first_answer_ms": first_answer_ms,
+        "ways": {way: _summary(times) for way, times in samples.items()},
+        "server_memory_bytes": memory,
+    }
+
+
+def _take_turns(
+    ways: Mapping[str, Callable[[], WayTime]], plan: BenchPlan, progress: Progress
+) -> dict[str, list[WayTime]]:
+    samples: dict[str, list[WayTime]] = {way: [] for way in ways}
+    for ask in ways.values():
+        ask()  # warm-up
+    order = list(ways)
+    began = time.monotonic()
+    for number in range(plan.rounds):
+        for way in order:
+            samples[way].append(ways[way]())
+        order = order[1:] + order[:1]
+        share = (time.monotonic() - began) / plan.seconds
+        progress.show("measuring", min(1.0, share))
+        if share >= 1 and number + 1 >= MIN_ROUNDS:
+            break
+    return samples
+
+
+def _ask_engine(subject: LanguageSubject) -> WayTime:
+    clock = _AnswerClock()
+    for piece in subject.pieces(QUESTION, TOKENS):
+        clock.take(piece)
+    return clock.stop(clock.pieces)
+
+
+def _ask_server(client: Client, name: str) -> WayTime:
+    clock = _AnswerClock()
+    stream = client.chat(name, QUESTION, temperature=0, max_tokens=TOKENS)
+    with stream:
+        for piece in stream:
+            clock.take(piece)
+    # The server merges pieces that wait for a slow reader.
+    return clock.stop(stream.usage.get("completion_tokens", clock.pieces))
+
+
+class _AnswerClock:
+    """Times an answer from now on.
+
+    Attributes:
+        pieces: with text, so far.
+    """
+
+    def __init__(self) -> None:
+        self.pieces = 0
+        self._first = 0.0
+        self._began = time.perf_counter()
+
+    def take(self, piece: str) -> None:
+        """Note a piece of the answer."""
+        if piece:
+            self.pieces += 1
+            self._first = self._first or time.perf_counter()
+
+    def stop(self, tokens: int) -> WayTime:
+        """Return the figures of an answer with a number of tokens."""
+        end = time.perf_counter()
+        first = self._first or end
+        return WayTime((first - self._began) * 1e3, tokens / (end - self._began))
+
+
+def _summary(times: list[WayTime]) -> dict[str, Any]:
+    first = [item.first_ms for item in times]
+    rates = [item.rate for item in times]
+    return {
+        "first_ms": statistics.median(first),
+        "rate": statistics.median(rates),
+        "samples": [[item.first_ms, item.rate] for item in times],
+    }
+
+
+def print_language_bench(result: Mapping[str, Any]) -> None:
+    """Print a row for each way."""
+    print_text(load_warning(result["load"]))
+    alone = result["ways"]["engine"]
+    rows = []
+    for way, title in WAYS.items():
+        figures = result["ways"][way]
+        added = share = ""
+        if way != "engine":
+            added = f"{figures['first_ms'] - alone['first_ms']:+.1f}"
+            share = f"{figures['rate'] / max(1e-9, alone['rate']):.2f}"
+        row = [title, f"{figures['first_ms']:.1f}", added]
+        rows.append([*row, f"{figures['rate']:.1f}", share])
+    header = ["WHOLE ANSWER", "FIRST TOKEN ms", "ADDED ms", "TOKENS/s", "SHARE"]
+    print_wide_table(header, rows)
+    engine = result["engine_memory_bytes"].get("proportional")
+    if engine is not None:
+        print_text(f"The engine's process has {human_bytes(engine)} of memory.")
+    print_text(
+        "The server's first answer, which loads the model, took"
+        f" {result['first_answer_ms']:.0f} ms."
+    )

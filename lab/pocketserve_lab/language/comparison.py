@@ -1,0 +1,227 @@
+"""Compare the versions of a language model, in turns on this device."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pocketserve.messages import did_you_mean
+from pocketserve.repository.files import file_bytes
+from pocketserve.runtimes.llm.session import LlmSession
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.local import open_local
+from pocketserve_lab.language.subject import LanguageSubject, TimedAnswer
+from pocketserve_lab.language.texts import PROMPTS
+from pocketserve_lab.measurement import load_now
+from pocketserve_wire import ApiError
+
+if TYPE_CHECKING:
+    from pocketserve.service import Service
+
+FORMATS: Final = ("gguf", "transformers")
+TIMED_TOKENS: Final = 64
+GREEDY_TOKENS: Final = 32
+PERPLEXITY_TOKENS: Final = 256
+MIN_ROUNDS: Final = 3
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class LanguagePlan:
+    """The options of the command line.
+
+    Attributes:
+        versions: those to compare; empty for all.
+        reference: the version that others are compared with; None for the first.
+        text: for the perplexity.
+        seconds: for the timed turns of all versions together.
+        threads: of one run; 0 uses the fast cores.
+    """
+
+    model: str
+    models_dir: str | None
+    text: str
+    versions: Sequence[str] = ()
+    reference: str | None = None
+    seconds: float = 15.0
+    threads: int = 0
+
+
+def is_language_model(model: str, models_dir: str | None) -> bool:
+    """Return whether all versions of a model are language models."""
+    service, name, _ = open_local(model, models_dir)
+    try:
+        versions = service.entry(name).versions.values()
+        formats = {version.format.name for version in versions}
+        return bool(formats) and formats.issubset(FORMATS)
+    except ApiError:
+        return False  # the command reports the fault
+    finally:
+        service.close()
+
+
+def compare_language_versions(plan: LanguagePlan, progress: Progress) -> dict[str, Any]:
+    """Run all versions, and return the result as plain JSON values.
+
+    Raises:
+        CommandError: no version can be run.
+    """
+    load = load_now()
+    service, name, _ = open_local(plan.model, plan.models_dir, threads=plan.threads)
+    try:
+        with ExitStack() as stack:
+            session = _LanguageSession(service, name, plan, stack, progress)
+            result = session.measure()
+    finally:
+        service.close()
+    return {"model": name, "kind": "language", "load": load, **result}
+
+
+class _LanguageSession:
+    """All versions, loaded at the same time."""
+
+    def __init__(
+        self,
+        service: Service,
+        name: str,
+        plan: LanguagePlan,
+        stack: ExitStack,
+        progress: Progress,
+    ) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._subjects: dict[str, LanguageSubject] = {}
+        self._skipped: dict[str, str] = {}
+        for version in self._names(service, name):
+            progress(f"loading {version}", 0.0)
+            try:
+                self._open(service, name, version, stack)
+            except ApiError as error:
+                self._skipped[version] = str(error)
+        if not self._subjects:
+            reason = next(iter(self._skipped.values()), "it has none")
+            raise CommandError(f"no version of {name!r} can be run here: {reason}")
+
+    def _names(self, service: Service, name: str) -> list[str]:
+        present = list(service.entry(name).versions)
+        wanted = list(self._plan.versions) or present
+        if self._plan.reference is not None:
+            rest = [other for other in wanted if other != self._plan.reference]
+            wanted = [self._plan.reference, *rest]
+        for version in wanted:
+            if version not in present:
+                listed = ", ".join(present) or "none"
+                hint = did_you_mean(version, present)
+                raise CommandError(
+                    f"{name!r} has no version {version!r}; it has {listed}{hint}"
+                )
+        return wanted
+
+    def _open(
+        self, service: Service, name: str, version: str, stack: ExitStack
+    ) -> None:
+        began = time.perf_counter()
+        _, handle = stack.enter_context(service.running(name, version))
+        session = handle.model.sessions[0]
+        if not isinstance(session, LlmSession) or session.header.pooling:
+            self._skipped[version] = "it generates no text"
+            return
+        self._subjects[version] = LanguageSubject(session)
+        self._facts[version] = {
+            "runtime": session.runtime,
+            "quantisation": session.header.quantisation,
+            "parameters": session.header.parameters,
+            "context": session.context,
+            "threads": handle.model.threads,
+            "file_bytes": file_bytes(handle.model.version),
+            "load_ms": (time.perf_counter() - began) * 1e3,
+        }
+
+    def measure(self) -> dict[str, Any]:
+        """Measure speed in turns, then texts and perplexity one by one."""
+        samples = self._time_turns()
+        texts = self._greedy_texts()
+        reference = next(iter(self._subjects))
+        versions = {}
+        for number, (version, subject) in enumerate(self._subjects.items()):
+            self._progress("reading the text", number / len(self._subjects))
+            perplexity = subject.perplexity(self._plan.text, PERPLEXITY_TOKENS)
+            versions[version] = {
+                **self._facts[version],
+                **summary_of(samples[version]),
+                "memory_bytes": dict(subject.memory()),
+                "agreement": agreement_of(texts[reference], texts[version]),
+                "perplexity": dataclasses.asdict(perplexity),
+                "texts": texts[version],
+            }
+        return {
+            "reference": reference,
+            "prompts": list(PROMPTS),
+            "versions": versions,
+            "skipped": self._skipped,
+        }
+
+    def _time_turns(self) -> dict[str, list[TimedAnswer]]:
+        samples: dict[str, list[TimedAnswer]] = {name: [] for name in self._subjects}
+        prompt = self._plan.text
+        for subject in self._subjects.values():
+            subject.time_answer(prompt, 2)  # warm-up
+        order = list(self._subjects)
+        began = time.monotonic()
+        share = 0.0
+        rounds = 0
+        while share < 1 or rounds < MIN_ROUNDS:
+            self._progress("measuring in turns", min(1.0, share))
+            for name in order:
+                answer = self._subjects[name].time_answer(prompt, TIMED_TOKENS)
+                samples[name].append(answer)
+            order = order[1:] + order[:1]
+            rounds += 1
+            share = (time.monotonic() - began) / self._plan.seconds
+        return samples
+
+    def _greedy_texts(self) -> dict[str, list[str]]:
+        texts: dict[str, list[str]] = {}
+        for number, (name, subject) in enumerate(self._subjects.items()):
+            self._progress("comparing answers", number / len(self._subjects))
+            answers = [subject.greedy_text(prompt, GREEDY_TOKENS) for prompt in PROMPTS]
+            texts[name] = answers
+        return texts
+
+
+def summary_of(samples: Sequence[TimedAnswer]) -> dict[str, Any]:
+    """Return the medians of all turns, and the samples."""
+    figures: dict[str, Any] = {"samples": []}
+    for field in dataclasses.fields(TimedAnswer):
+        values = [getattr(sample, field.name) for sample in samples]
+        figures[field.name] = statistics.median(values)
+    figures["samples"] = [dataclasses.asdict(sample) for sample in samples]
+    return figures
+
+
+def agreement_of(expected: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+    """Return how far greedy texts agree: whole ones, and the shares of their starts."""
+    same = 0
+    shares = []
+    for one, other in zip(expected, texts, strict=True):
+        same += one == other
+        longest = max(1, len(one), len(other))
+        shares.append(1.0 if one == other else _shared_start(one, other) / longest)
+    return {"same": same / len(expected), "start": statistics.fmean(shares)}
+
+
+def _shared_start(one: str, other: str) -> int:
+    """Return the number of characters that two texts begin with together."""
+    count = 0
+    for first, second in zip(one, other, strict=False):
+        if first != second:
+            break
+        count += 1
+    return count

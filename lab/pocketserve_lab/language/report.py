@@ -1,0 +1,57 @@
+"""Print the comparison of a language model's versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pocketserve.terminal.output import (
+    human_bytes,
+    print_text,
+    print_wide_table,
+    printable,
+)
+from pocketserve_lab.measurement import load_warning
+
+HEADER: Final = (
+    "VERSION",
+    "FILE",
+    "FIRST TOKEN ms",
+    "TOKENS/s",
+    "PROMPT TOKENS/s",
+    "CPU ms/TOKEN",
+    "LOAD ms",
+    "MEMORY",
+    "SAME TEXTS",
+    "PERPLEXITY",
+    "BITS/BYTE",
+)
+
+
+def print_language_report(result: Mapping[str, Any]) -> None:
+    """Print a row for each version, and why others are left out."""
+    print_text(load_warning(result["load"]))
+    rows = []
+    for name, facts in result["versions"].items():
+        rows.append([name, *_cells(facts, name == result["reference"])])
+    print_wide_table(list(HEADER), rows)
+    for name, reason in result["skipped"].items():
+        print_text(printable(f"{name} is left out: {reason}"))
+
+
+def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
+    agreement = facts["agreement"]
+    same = f"{agreement['same']:.0%} (start {agreement['start']:.0%})"
+    memory = facts["memory_bytes"].get("proportional")
+    return [
+        human_bytes(facts["file_bytes"]),
+        f"{facts['first_ms']:.1f}",
+        f"{facts['rate']:.1f}",
+        f"{facts['prompt_rate']:.1f}",
+        f"{facts['cpu_s'] * 1e3:.2f}",
+        f"{facts['load_ms']:.0f}",
+        human_bytes(memory) if memory is not None else "-",
+        "reference" if is_reference else same,
+        f"{facts['perplexity']['per_token']:.2f}",
+        f"{facts['perplexity']['bits_per_byte']:.3f}",
+    ]

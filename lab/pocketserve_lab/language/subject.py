@@ -1,0 +1,165 @@
+"""Ask one version of a language model for figures."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pocketserve.child.memory import memory_of
+from pocketserve.engine.device.processes import stat_fields
+from pocketserve.runtimes.llm.session import LlmSession
+from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS, TOKENIZE
+
+ANSWER_TIMEOUT_S: Final = 300.0
+USER_TIME, SYSTEM_TIME = 11, 12  # of stat_fields: ticks
+CERTAIN: Final = 1000.0
+"""Added to a token's score, so that it is written whatever the model prefers."""
+
+OWNER: Final = "measurement"
+"""Whoever asks for the perplexity; the engine may reuse the text's beginning."""
+
+
+@dataclass(frozen=True)
+class TimedAnswer:
+    """The figures of one answer.
+
+    Attributes:
+        first_ms: from the request to the first piece of text.
+        prompt_rate: tokens of the prompt that were read per second.
+        rate: tokens that were written per second, after the first one.
+        cpu_s: processor time for each of them.
+    """
+
+    first_ms: float
+    prompt_rate: float
+    rate: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts a text.
+
+    Attributes:
+        per_token: e to the mean loss; depends on the vocabulary.
+        bits_per_byte: the loss by the text's size; comparable among vocabularies.
+    """
+
+    per_token: float
+    bits_per_byte: float
+    tokens: int
+
+
+class LanguageSubject:
+    """A loaded version of a language model."""
+
+    def __init__(self, session: LlmSession) -> None:
+        self._session = session
+
+    def time_answer(self, prompt: str, tokens: int) -> TimedAnswer:
+        """Time an answer of a number of tokens; no cached prompt is used."""
+        body = {"prompt": prompt, "max_tokens": tokens}
+        body |= {"temperature": 0, "ignore_eos": True}
+        first = cpu = 0.0
+        began = time.perf_counter()
+        usage: Mapping[str, Any] = {}
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        with self._session.stream(COMPLETIONS, body, deadline) as events:
+            for event in events:
+                if not first and _text_of(event):
+                    first = time.perf_counter()
+                    cpu = self._cpu_seconds()
+                usage = event.get("usage") or usage
+        end = time.perf_counter()
+        first = first or end
+        written = max(1, usage.get("completion_tokens", 1) - 1)
+        return TimedAnswer(
+            first_ms=(first - began) * 1e3,
+            prompt_rate=usage.get("prompt_tokens", 0) / max(1e-9, first - began),
+            rate=written / max(1e-9, end - first),
+            cpu_s=(self._cpu_seconds() - cpu) / written,
+        )
+
+    def greedy_text(self, prompt: str, tokens: int) -> str:
+        """Return the likeliest answer to a chat, or to a prompt without a template."""
+        return "".join(self.pieces(prompt, tokens))
+
+    def pieces(self, prompt: str, tokens: int) -> Iterator[str]:
+        """Yield the pieces of the likeliest answer."""
+        body: dict[str, Any] = {"max_tokens": tokens, "temperature": 0}
+        path = COMPLETIONS
+        if self._session.header.template:
+            path = CHAT
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        with self._session.stream(path, body, deadline) as events:
+            for event in events:
+                yield _text_of(event)
+
+    def perplexity(self, text: str, most: int) -> Perplexity:
+        """Return the perplexity of a text.
+
+        Each of its tokens is demanded after the ones before it; the engine reports its
+        probability without the demand.
+
+        Args:
+            most: tokens at most; further text is left out.
+        """
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        request = {"content": text, "add_special": True}
+        answer = self._session.ask(TOKENIZE, request, deadline)
+        tokens = answer["tokens"][: min(most, self._session.context - 1)]
+        loss = 0.0
+        read = 0
+        for place in range(1, len(tokens)):
+            entry = self._demand(tokens[:place], tokens[place])
+            loss -= entry["logprob"]
+            read += len(entry["bytes"] or str(entry["token"]).encode())
+        count = max(1, len(tokens) - 1)
+        bits = loss / math.log(2) / max(1, read)
+        return Perplexity(math.exp(loss / count), bits, count)
+
+    def memory(self) -> Mapping[str, int]:
+        """Return the bytes of the engine's process, by kind."""
+        pid = self._session.pid
+        return (memory_of(pid) if pid is not None else None) or {}
+
+    def _demand(self, tokens: list[int], token: int) -> Mapping[str, Any]:
+        """Return the probability of a token after others."""
+        body = {
+            "prompt": tokens,
+            "max_tokens": 1,
+            "temperature": 0,
+            "logprobs": 1,
+            "logit_bias": {str(token): CERTAIN},
+        }
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        stream = self._session.stream(COMPLETIONS, body, deadline, owner=OWNER)
+        with stream as events:
+            for event in list(events):
+                for choice in event.get("choices", ()):
+                    entries = (choice.get("logprobs") or {}).get("content")
+                    if entries:
+                        entry: Mapping[str, Any] = entries[0]
+                        return entry
+        raise RuntimeError("the engine reports no probabilities")
+
+    def _cpu_seconds(self) -> float:
+        """Return the processor time of the engine's process."""
+        fields = stat_fields(self._session.pid or 0)
+        ticks = int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _text_of(event: Mapping[str, Any]) -> str:
+    pieces = []
+    for choice in event.get("choices", ()):
+        delta = choice.get("delta") or {}
+        pieces.append(choice.get("text") or delta.get("content") or "")
+    return "".join(pieces)
