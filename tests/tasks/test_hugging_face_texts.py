@@ -23,6 +23,12 @@ from pocketserve.tasks.text.hugging_face.post_processor import (
     UnsupportedProcessorError,
     special_of,
 )
+from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
+    class_in_use,
+    reject_other_frame,
+    reject_other_model,
+    reject_other_numbers,
+)
 from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings
 from pocketserve.tasks.text.tokens import Special
 from pocketserve.tasks.text.wordpiece import WordPiece
@@ -658,7 +664,7 @@ def sequence(*parts: Any) -> dict[str, Any]:
 def test_the_class_decides_on_small_letters(
     name: str, before: Any, value: bool, after: Any
 ) -> None:
-    settings = TokenizerSettings(f"{name}TokenizerFast", lower_case=value)
+    settings = TokenizerSettings(f"{name}Tokenizer", lower_case=value)
     document = with_class_settings(json.dumps({"normalizer": before}), settings)
     assert json.loads(document) == {"normalizer": after}
 
@@ -705,6 +711,15 @@ def test_the_name_of_padding_comes_before_its_number() -> None:
         settings.complete(Special(), {}.get, padding)
     named = TokenizerSettings(names={"pad": "<pad>"})
     assert named.complete(Special(), {"<pad>": 1}.get, padding).pad == 1
+    roberta = TokenizerSettings("RobertaTokenizer")
+    assert roberta.complete(Special(), {"[PAD]": 5, "<pad>": 1}.get, padding).pad == 1
+
+
+def test_a_generic_class_that_removes_special_tokens_is_named() -> None:
+    special = special_of(BERT_TEMPLATE)
+    settings = TokenizerSettings("TokenizersBackend", add_bos=False)
+    with pytest.raises(MetadataError, match="add_bos_token"):
+        settings.complete(special, NUMBERS.get)
 
 
 @pytest.mark.parametrize(("name", "first"), [("BigBird", ()), ("Llama", (7,))])
@@ -714,3 +729,127 @@ def test_the_class_decides_on_the_token_in_front(
     names = {"bos": "<s>"}
     settings = TokenizerSettings(f"{name}Tokenizer", add_bos=True, names=names)
     assert settings.complete(Special(), {"<s>": 7}.get).first == first
+
+
+# Classes that don't fit the file
+
+XLNET_FILE: dict[str, Any] = {
+    "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0]]},
+    "normalizer": sequence({"type": "NFKD"}, {"type": "StripAccents"}),
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "is_registered", "reason"),
+    [
+        ("BertTokenizer", XLNET_FILE, False, "for WordPiece, not for Unigram"),
+        ("BertTokenizer", XLNET_FILE, True, "for WordPiece, not for Unigram"),
+        ("RobertaTokenizer", XLNET_FILE, False, "for BPE, not for Unigram"),
+        ("T5Tokenizer", XLNET_FILE, False, "NFKD, StripAccents"),
+        ("AlbertTokenizer", XLNET_FILE, False, r"model\.unk_id"),
+        ("T5Tokenizer", XLNET_FILE, True, ""),
+        ("XLMRobertaTokenizer", XLNET_FILE, True, r"model\.unk_id"),
+        ("XLNetTokenizer", XLNET_FILE, False, ""),
+        ("PreTrainedTokenizer", XLNET_FILE, False, ""),
+        ("UnknownTokenizer", XLNET_FILE, False, ""),
+        ("GPT2Tokenizer", {"model": {"vocab": {}, "merges": []}}, True, ""),
+        ("MPNetTokenizer", {"model": {"vocab": {}}}, True, ""),
+        ("LlamaTokenizer", {"model": {"vocab": []}}, True, "not for Unigram"),
+    ],
+)
+def test_a_class_of_another_file_is_named(
+    name: str, document: dict[str, Any], is_registered: bool, reason: str
+) -> None:
+    if not reason:
+        reject_other_model(name, document, is_registered=is_registered)
+        return
+    with pytest.raises(MetadataError, match=f"tokenizer_class = .*{reason}"):
+        reject_other_model(name, document, is_registered=is_registered)
+
+
+@pytest.mark.parametrize(
+    ("name", "processor", "reason"),
+    [
+        ("BertTokenizer", BERT_TEMPLATE, ""),
+        ("AlbertTokenizer", XLNET, ""),
+        ("BertTokenizer", XLNET, "other special tokens"),
+        ("XLNetTokenizer", BERT_TEMPLATE, "other special tokens"),
+        ("RobertaTokenizer", BERT_TEMPLATE, "another cls_token, '<s>'"),
+        ("BertTokenizer", None, "other special tokens"),
+    ],
+)
+def test_a_class_with_other_special_tokens_is_named(
+    name: str, processor: Any, reason: str
+) -> None:
+    special = special_of(processor)
+    if not reason:
+        reject_other_frame(name, special, {}, NUMBERS.get)
+        return
+    with pytest.raises(MetadataError, match=f"tokenizer_class = .*{reason}"):
+        reject_other_frame(name, special, {}, NUMBERS.get)
+
+
+def test_a_class_with_another_separator_is_named() -> None:
+    special = special_of(BERT_TEMPLATE)
+    with pytest.raises(MetadataError, match=r"another sep_token, '\[MASK\]'"):
+        reject_other_frame("BertTokenizer", special, {"sep": "[MASK]"}, NUMBERS.get)
+
+
+@pytest.mark.parametrize(
+    ("in_file", "declared", "fits"),
+    [
+        ((), (), True),
+        ((("new", 2),), (), True),
+        ((("new", 2),), (("new", 2),), True),
+        ((), (("new", 2),), True),
+        ((), (("new", 3),), False),
+        ((("more", 3),), (("new", 2),), False),
+    ],
+)
+def test_added_tokens_with_other_numbers_are_named(
+    in_file: tuple[tuple[str, int], ...],
+    declared: tuple[tuple[str, int], ...],
+    fits: bool,
+) -> None:
+    vocabulary = {"a": 0, "b": 1}
+    both = []
+    for pairs in (in_file, declared):
+        both.append([AddedToken(number, content) for content, number in pairs])
+    if fits:
+        reject_other_numbers("BertTokenizer", vocabulary, *both)
+        return
+    with pytest.raises(MetadataError, match="added_tokens_decoder"):
+        reject_other_numbers("BertTokenizer", vocabulary, *both)
+
+
+@pytest.mark.parametrize(
+    ("declared", "model_type", "name"),
+    [
+        ("BertTokenizerFast", "xlnet", "BertTokenizer"),
+        ("", "xlnet", "XLNetTokenizer"),
+        ("BertTokenizer", "nystromformer", "TokenizersBackend"),
+        ("XLMRobertaTokenizer", "bert", "XLMRobertaTokenizer"),
+        ("", None, ""),
+    ],
+)
+def test_the_class_in_use(declared: str, model_type: str | None, name: str) -> None:
+    assert class_in_use(declared, model_type) == name
+
+
+def test_classes_with_rules_of_their_own_are_named(tmp_path: Path) -> None:
+    files = {
+        "vocab.txt": VOCAB,
+        "tokenizer_config.json": {"tokenizer_class": "BertJapaneseTokenizer"},
+    }
+    with pytest.raises(MetadataError, match="tokenizer_class = 'BertJapanese"):
+        task_of(tmp_path, bert_inputs(), {"logits": (1, 2)}, TEXT, files)
+
+
+def test_the_class_makes_small_letters_by_default() -> None:
+    assert TokenizerSettings("BertTokenizer").case_of_class is True
+    assert TokenizerSettings("BertTokenizer", lower_case=False).case_of_class is False
+    assert TokenizerSettings("RobertaTokenizer").case_of_class is None

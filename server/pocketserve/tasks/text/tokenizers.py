@@ -30,6 +30,14 @@ from pocketserve.tasks.text.hugging_face.post_processor import (
     UnsupportedProcessorError,
     special_of,
 )
+from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
+    CLASSES,
+    GENERIC,
+    reads_as_it_is,
+    reject_other_frame,
+    reject_other_model,
+    reject_other_numbers,
+)
 from pocketserve.tasks.text.hugging_face.tokenizer_settings import (
     TokenizerSettings,
     tokenizer_settings,
@@ -315,6 +323,7 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         )
     content = facts.read_beside(path, MAX_TOKENIZER_BYTES)
     settings = tokenizer_settings(facts)
+    settings = _with_class_in_use(content, settings)
     reason = f'text.tokenizer is "{options.tokenizer}"'
     if options.tokenizer != "huggingface":
         try:
@@ -327,6 +336,42 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     library_tokenizer = _library_tokenizer(content, settings, reason)
     facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
     return library_tokenizer
+
+
+def _with_class_in_use(
+    content: bytes, settings: TokenizerSettings
+) -> TokenizerSettings:
+    """Return the settings with the class that transformers uses for the document.
+
+    Raises:
+        MetadataError: it builds another tokenizer than the document's.
+    """
+    if settings.tokenizer_class not in CLASSES:
+        return settings
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return settings  # the caller reports it
+    model = document.get("model") if isinstance(document, dict) else None
+    if not isinstance(model, dict):
+        return settings
+    if reads_as_it_is(settings.tokenizer_class, document):
+        return settings._replace(tokenizer_class=GENERIC)
+    reject_other_model(
+        settings.tokenizer_class, document, is_registered=settings.is_registered
+    )
+    listed = document.get("added_tokens")
+    in_file = []
+    for entry in listed if isinstance(listed, list) else ():
+        token = added_token(entry)
+        if token is not None:
+            in_file.append(token)
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, (dict, list)):
+        reject_other_numbers(
+            settings.tokenizer_class, vocabulary, in_file, settings.added
+        )
+    return settings
 
 
 def _library_tokenizer(
@@ -381,6 +426,7 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:
     special = _document_special(parts, vocabulary)
     numbers = {token.content: token.number for token in added}
     numbers.update(vocabulary)
+    reject_other_frame(settings.tokenizer_class, special, settings.names, numbers.get)
     complete = settings.complete(
         special, numbers.get, parts.get("padding"), parts.get("truncation")
     )
@@ -479,8 +525,8 @@ def _bert_normalization(
     accents = normal.get("strip_accents")
     cjk = normal.get("handle_chinese_chars", True)
     if settings.of_bert_class:
-        if settings.lower_case is not None:
-            lower = settings.lower_case
+        if settings.case_of_class is not None:
+            lower = settings.case_of_class
         if settings.strip_accents is not None:
             accents = settings.strip_accents
         if settings.cjk is not None:
@@ -533,7 +579,11 @@ class LibraryTokenizer:
         library.no_truncation()
         _add_missing(library, settings.added)
         self._library = library
-        special = _library_special(library)._replace(
+        around = _library_special(library)
+        reject_other_frame(
+            settings.tokenizer_class, around, settings.names, library.token_to_id
+        )
+        special = around._replace(
             pad=self._number("[PAD]", "<pad>"), unknown=self._number("[UNK]", "<unk>")
         )
         self.special = settings.complete(

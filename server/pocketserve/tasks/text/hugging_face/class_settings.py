@@ -70,8 +70,8 @@ def _set_prefix_space(part: dict[str, Any], settings: TokenizerSettings) -> None
 
 
 def _set_bert_normalizer(part: dict[str, Any], settings: TokenizerSettings) -> None:
-    if settings.lower_case is not None:
-        part["lowercase"] = settings.lower_case
+    if settings.case_of_class is not None:
+        part["lowercase"] = settings.case_of_class
     if settings.strip_accents is not None:
         part["strip_accents"] = settings.strip_accents
     if settings.cjk is not None:
@@ -82,14 +82,14 @@ def _with_case(
     normalizer: dict[str, Any], settings: TokenizerSettings
 ) -> dict[str, Any]:
     """Return a normalizer that makes small letters only if ``do_lower_case`` says so."""
-    if settings.lower_case is None:
+    if settings.case_of_class is None:
         return normalizer
     inner = normalizer.get("normalizers")
     parts = inner if isinstance(inner, list) else [normalizer]
     lowers = {"type": "Lowercase"} in parts
-    if lowers == settings.lower_case:
+    if lowers == settings.case_of_class:
         return normalizer
-    if settings.lower_case:
+    if settings.case_of_class:
         parts = [{"type": "Lowercase"}, *parts]
     else:
         parts = [part for part in parts if part != {"type": "Lowercase"}]

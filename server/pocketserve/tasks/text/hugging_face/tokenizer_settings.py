@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pocketserve.tasks.model_facts import MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
+from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
+    CLASSES,
+    GENERIC,
+    READS_CASE,
+    class_in_use,
+    registered_class,
+    reject_python_class,
+)
 from pocketserve.tasks.text.tokens import Special
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -20,7 +28,7 @@ MAX_ADDED = 100_000
 _GENERIC_CLASSES = (
     "PreTrainedTokenizerFast",
     "PreTrainedTokenizer",
-    "TokenizersBackend",
+    GENERIC,
 )
 """Classes of transformers that take ``tokenizer.json`` as it is, whatever ``do_lower_case`` says."""
 
@@ -55,6 +63,7 @@ class TokenizerSettings(NamedTuple):
         names: special tokens by role, such as ``pad``.
         max_length: ``model_max_length``.
         prefix_space: ``add_prefix_space``.
+        is_registered: whether the class is the one of the model's type.
     """
 
     tokenizer_class: str = ""
@@ -70,11 +79,21 @@ class TokenizerSettings(NamedTuple):
     truncation_side: str = ""
     max_length: int | None = None
     prefix_space: bool | None = None
+    is_registered: bool = False
 
     @property
     def of_bert_class(self) -> bool:
         """Return whether the class reads ``do_lower_case``."""
-        return self.tokenizer_class not in _GENERIC_CLASSES
+        name = self.tokenizer_class
+        return name in CLASSES or name in READS_CASE
+
+    @property
+    def case_of_class(self) -> bool | None:
+        """Return ``do_lower_case`` or its default in the class."""
+        known = CLASSES.get(self.tokenizer_class)
+        if self.lower_case is None and known is not None and known.lowers:
+            return True
+        return self.lower_case
 
     def complete(
         self,
@@ -96,11 +115,16 @@ class TokenizerSettings(NamedTuple):
         pads = padding if isinstance(padding, Mapping) else {}
         cuts = truncation if isinstance(truncation, Mapping) else {}
         pad = self._number("pad", number_of)
+        known = CLASSES.get(self.tokenizer_class)
+        if pad is None and known is not None:
+            pad = number_of(known.pad)
         if pad is None and "pad" not in self.names:
             pad = _named_pad(pads, number_of)
         if pad is None:
             pad = pads.get("pad_id")
         pad_type = pads.get("pad_type_id") if self.pad_type is None else self.pad_type
+        if known is not None and not self.tokenizer_class.startswith("XLNet"):
+            pad_type = 0  # these classes ignore the files' number
         return self._with_bos_and_eos(special, number_of)._replace(
             pad=_count_or(pad, special.pad),
             pad_type=_count_or(pad_type, special.pad_type),
@@ -126,6 +150,8 @@ class TokenizerSettings(NamedTuple):
         eos = self._number("eos", number_of)
         first = special.first
         last = special.last
+        if self.tokenizer_class in _GENERIC_CLASSES:
+            self._reject_other_ends(special, bos, eos)
         rebuilds = self.tokenizer_class.startswith(_SETS_BOS)
         if self.tokenizer_class.startswith(_IGNORES_BOS):
             return special
@@ -150,19 +176,46 @@ class TokenizerSettings(NamedTuple):
             cut_left=special.cut_left,
         )
 
+    def _reject_other_ends(
+        self, special: Special, bos: int | None, eos: int | None
+    ) -> None:
+        """Raise if the class would remove special tokens of ``tokenizer.json``."""
+        if self.add_bos is None and self.add_eos is None:
+            return
+        ends = [
+            (special.first, self.add_bos, bos),
+            (special.last, self.add_eos, eos),
+        ]
+        for numbers, adds, number in ends:
+            if numbers and not (adds and numbers == (number,)):
+                raise MetadataError(
+                    "tokenizer_config.json beside the model has add_bos_token and "
+                    "add_eos_token, which don't fit the special tokens of "
+                    "tokenizer.json; remove them"
+                )
+
 
 def _without(numbers: tuple[int, ...], excluded: int | None) -> tuple[int, ...]:
     return tuple(number for number in numbers if number != excluded)
 
 
 def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
-    """Read the settings beside a model."""
+    """Read the settings beside a model.
+
+    Raises:
+        MetadataError: the tokenizer's class has rules that are in no file.
+    """
     config = facts.json_beside(TOKENIZER_CONFIG)
+    model_config = facts.json_beside(CONFIG)
+    declared = config.get("tokenizer_class") or model_config.get("tokenizer_class")
+    model_type = model_config.get("model_type")
+    name = class_in_use(str(declared or ""), model_type)
+    reject_python_class(name)
     names = _token_names(config, facts.json_beside(SPECIAL_TOKENS))
     length = config.get("model_max_length")
     pad_type = config.get("pad_token_type_id")
     return TokenizerSettings(
-        str(config.get("tokenizer_class", "")),
+        name,
         _flag(config.get("do_lower_case")),
         _flag(config.get("strip_accents")),
         _flag(config.get("tokenize_chinese_chars")),
@@ -175,6 +228,7 @@ def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
         _side(config.get("truncation_side")),
         length if type(length) is int else None,
         _flag(config.get("add_prefix_space")),
+        is_registered=name == registered_class(model_type),
     )
 
 
