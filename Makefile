@@ -1,7 +1,7 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 PARALLEL = -n auto --dist worksteal --durations=15
-.PHONY: demo test test-core test-docs test-lab test-frameworks test-tflite-runtime test-all test-browser test-convert test-triton test-ray test-families test-llm test-speech test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
+.PHONY: demo test test-core test-docs test-lab test-frameworks test-tflite-runtime test-all test-browser test-convert test-own-models test-triton test-ray test-families test-llm test-speech test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py quick $(PARALLEL)
 test-core: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py core $(PARALLEL)
@@ -12,6 +12,7 @@ test-tflite-runtime: ; $(PYTHON) tools/environment.py tflite-runtime && .venv-tf
 test-all: test test-core test-frameworks test-tflite-runtime
 test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py browser -m browser tests/web tests/attacks/test_web_browser.py tests/attacks/test_browser_origins.py tests/javascript $(PARALLEL)
 test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools/run_tests.py convert lab/tests/convert lab/tests/compress
+test-own-models: ; $(PYTHON) tools/environment.py all zoo && .venv-all/bin/python tools/run_tests.py own-models lab/tests/convert/test_own_models.py
 test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python tools/run_tests.py triton lab/tests/scaleout/test_triton.py
 test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray lab/tests/scaleout
 test-families: ; $(PYTHON) tools/environment.py families && .venv-families/bin/python tools/run_tests.py families -n 2 -m families tests/families

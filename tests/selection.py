@@ -31,6 +31,7 @@ MARKS: Final = {
     "wheel": "builds the wheel and installs it into an empty environment",
     "simulated": "waits for a simulated phone, in real time",
     "convert": "needs the environments of converters (gigabytes)",
+    "own_models": "converts models of our own in the environments of converters, for hours",
     "families": "compares with the model makers' own libraries, in an environment of its own",
     "soak": "sends thousands of requests and watches the memory",
     "long": "repeats for many minutes what other tests do once: ``make soak`` alone runs it",
@@ -365,7 +366,7 @@ KINDS: Final = {
         frozenset(
             {
                 *("browser", "convert", "families", "llm"),
-                *("long", "speech", "triton", "ray"),
+                *("long", "own_models", "speech", "triton", "ray"),
             }
         ),
         had=SANS_FRAMEWORKS,
@@ -373,11 +374,17 @@ KINDS: Final = {
     ),
     "browser": Kind(frozenset({"long"}), complete=True),
     "soak": Kind(
-        frozenset({"browser", "convert", "families", "llm", "speech", "triton", "ray"}),
+        frozenset(
+            {
+                *("browser", "convert", "families", "llm"),
+                *("own_models", "speech", "triton", "ray"),
+            }
+        ),
         complete=True,
     ),
     "tflite-runtime": Kind(BIG | {"node", "onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
+    "own-models": Kind(BIG - {"own_models"}, complete=True),
     "triton": Kind(BIG - {"triton"}, complete=True),
     "ray": Kind(BIG - {"ray"}, complete=True),
     "families": Kind(BIG - {"families"}, complete=True),

@@ -95,7 +95,9 @@ def test_every_test_is_in_a_kind() -> None:
 
     Assets may be missing; the summary says so.
     """
-    alone = set(MARKS) - {"assets", "convert", "families", "long", "triton", "ray"}
+    alone = set(MARKS) - {
+        *("assets", "convert", "families", "long", "own_models", "triton", "ray")
+    }
     some = [
         set(marks)
         for number in (0, 1, 2)
@@ -103,6 +105,7 @@ def test_every_test_is_in_a_kind() -> None:
     ]
     needs = [
         {"convert"},
+        {"own_models"},
         {"triton", "live"},
         {"ray", "live"},
         {"families", "live"},

@@ -75,7 +75,8 @@ ENVIRONMENTS = {
         also=("tflite-runtime==2.14.0", "numpy<2"),
     ),
     # Builds the architectures of tools/zoo.py, and converts them from code; other
-    # conversions use the converters' environments.
+    # conversions use the converters' environments. It builds the libraries' networks of
+    # lab/tests/convert/own_models.py, too.
     "zoo": Environment(
         ".venv-zoo",
         ("tflite", "image", "torch", "onnx"),
@@ -84,6 +85,8 @@ ENVIRONMENTS = {
             "torchvision==0.28.0",
             "onnx==1.23.2",
             "onnxscript==0.7.2",
+            "timm==1.0.31",
+            "skl2onnx==1.20.0",
         ),
     ),
     # A real Triton, whose Python backend reads arrays of NumPy 2 as empty, and two clients that ask it.

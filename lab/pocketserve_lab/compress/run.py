@@ -100,7 +100,7 @@ class ModelCompressor(ModelConverter):
         super().__init__(entry, settings, tell, note, [self._converter])
         self._scores: tuple[Score, Score] | None = None
 
-    def _variant_bound(self, agreement: Agreement) -> float:
+    def _variant_bound(self, agreement: Agreement | None) -> float:
         """Accept any number, but not other sizes.
 
         A trained result answers otherwise than the original.

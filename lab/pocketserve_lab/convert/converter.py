@@ -138,6 +138,8 @@ class ConversionRequest:
             first choice.
         fixed: the axes ``(input, axis)`` that are free in the source and must be fixed
             in the file, at the size in ``inputs``.
+        variants: .npz files with the inputs of other shapes that the original takes,
+            for a tool that runs its result itself.
         title: of the source in messages: its file's name, or for a file between two
             steps its origin.
     """
@@ -157,6 +159,7 @@ class ConversionRequest:
     trusted: tuple[str, ...] = ()
     method: str = ""
     fixed: tuple[tuple[str, int], ...] = ()
+    variants: tuple[str, ...] = ()
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -189,6 +192,7 @@ class ConversionRequest:
         for key in ("inputs", "outputs"):
             values[key] = tuple(map(SourceTensor.from_plain, values[key]))
         values["trusted"] = tuple(values["trusted"])
+        values["variants"] = tuple(values["variants"])
         values["fixed"] = tuple((name, axis) for name, axis in values["fixed"])
         return cls(**values)
 
@@ -205,6 +209,8 @@ class ConversionOutcome:
         answers: an .npz with the result's outputs, the first axis counting the samples,
             of a tool that has run its result itself: a kind that is not served here
             cannot be run otherwise.
+        variant_answers: an .npz with the outputs for each of the request's variants,
+            or an empty text if the result takes no such shape.
         notes: sentences for the user, such as that the file takes one row at a time.
         float_bytes: of the same file before quantisation, if the tool wrote it; else
             the size of the source counts.
@@ -220,6 +226,7 @@ class ConversionOutcome:
     layouts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     answers: str = ""
+    variant_answers: tuple[str, ...] = ()
     float_bytes: int = 0
     other_methods: tuple[str, ...] = ()
 
@@ -228,4 +235,6 @@ class ConversionOutcome:
         """Return the outcome that :func:`dataclasses.asdict` made plain."""
         notes = tuple(values["notes"])
         other_methods = tuple(values["other_methods"])
-        return cls(**{**values, "notes": notes, "other_methods": other_methods})
+        answers = tuple(values["variant_answers"])
+        lists = {"notes": notes, "other_methods": other_methods}
+        return cls(**{**values, **lists, "variant_answers": answers})

@@ -498,41 +498,53 @@ class ModelConverter:
 
         A kind that is not served here is compared if the tool ran it.
         """
+        if not KINDS[conversion.kind].served:
+            return self._check_by_tool(attempt, result, conversion)
+        original = result.reference.facts
+        facts, agreement, doubts = self._verify(result, python)
+        frozen = self._frozen_axes(result, facts["variants"], agreement)
+        shapes = ResultShapes(original, facts, _layouts(result))
+        renamed = tuple(_renamed(original, facts))
+        conversion = conversion._replace(notes=conversion.notes + renamed)
+        conversion = _with_frozen(conversion, frozen, shapes)
+        conversion = _with_agreement(conversion, agreement, doubts)
+        undeclared = shapes.undeclared(frozen.all)
+        return _Checked(attempt, result, conversion, frozen, undeclared)
+
+    def _check_by_tool(
+        self, attempt: _Attempt, result: _Result, conversion: Conversion
+    ) -> _Checked:
+        """Compare the answers that the tool got from its own result."""
+        outcome = result.outcomes[-1]
+        if outcome.answers:
+            agreement, doubts = self._compare_answers(
+                result.reference, Path(outcome.answers)
+            )
+            conversion = _with_agreement(conversion, agreement, doubts)
         frozen = FrozenAxes(set(), set())
-        undeclared: frozenset[Axis] = frozenset()
-        notes = list(conversion.notes)
-        answers = result.outcomes[-1].answers
-        agreement = None
-        if KINDS[conversion.kind].served:
-            facts, agreement, doubts = self._verify(result, python)
-            notes += _renamed(result.reference.facts, facts)
-            frozen = self._frozen_axes(result, facts, agreement)
-            shapes = ResultShapes(result.reference.facts, facts, _layouts(result))
-            undeclared = shapes.undeclared(frozen.all)
-            conversion = conversion._replace(fixed=shapes.fixed(frozen.all))
-            notes += shapes.notes(frozen.all, notes)
-            notes += doubts
-        elif answers:
-            agreement, doubts = self._compare_answers(result.reference, Path(answers))
-            notes += doubts
-        conversion = conversion._replace(agreement=agreement, notes=tuple(notes))
+        if outcome.variant_answers:
+            answers = _tool_answers(outcome)
+            frozen = self._frozen_axes(result, answers, conversion.agreement)
+        facts = result.reference.facts
+        conversion = _with_frozen(conversion, frozen, ResultShapes(facts, facts, {}))
+        undeclared = frozenset(frozen.all.difference(attempt.fixed))
         return _Checked(attempt, result, conversion, frozen, undeclared)
 
     def _frozen_axes(
         self,
         result: _Result,
-        facts: Mapping[str, Any],
-        agreement: verify.Agreement,
+        answers: Sequence[Mapping[str, Any]],
+        agreement: verify.Agreement | None,
     ) -> FrozenAxes:
         """Compare the answers to inputs of other shapes."""
         originals = result.reference.facts["variants"]
         results = []
-        for original, answered in zip(originals, facts["variants"], strict=True):
+        for original, answered in zip(originals, answers, strict=True):
             if "untested" not in answered:
                 results.append(_variant_result(original, answered))
         return frozen_axes(results, self._variant_bound(agreement))
 
-    def _variant_bound(self, agreement: verify.Agreement) -> float:
+    def _variant_bound(self, agreement: verify.Agreement | None) -> float:
         """Return the accepted error of an answer to inputs of another shape."""
         return verify.variant_bound(agreement, self._settings.quantize)
 
@@ -796,8 +808,13 @@ def _attempted(
             if axis.name == tensor.name:
                 shape[axis.number] = sample_size(reference.facts, axis)
         inputs.append(replace(tensor, shape=tuple(shape)))
+    variants = [variant["inputs"] for variant in reference.facts["variants"]]
     return replace(
-        request, inputs=tuple(inputs), method=attempt.method, fixed=attempt.fixed
+        request,
+        inputs=tuple(inputs),
+        method=attempt.method,
+        fixed=attempt.fixed,
+        variants=tuple(variants),
     )
 
 
@@ -1038,6 +1055,32 @@ def _conversion(result: _Result) -> Conversion:
         random=bool(result.reference.facts["random"]),
         notes=_notes(result.outcomes),
     )
+
+
+def _with_agreement(
+    conversion: Conversion, agreement: verify.Agreement, doubts: Sequence[str]
+) -> Conversion:
+    """Return a conversion with the result of its comparison."""
+    notes = (*conversion.notes, *doubts)
+    return conversion._replace(agreement=agreement, notes=notes)
+
+
+def _with_frozen(
+    conversion: Conversion, frozen: FrozenAxes, shapes: ResultShapes
+) -> Conversion:
+    """Return a conversion with the sizes that are fixed, and notes on them."""
+    notes = shapes.notes(frozen.all, conversion.notes)
+    return conversion._replace(
+        fixed=shapes.fixed(frozen.all), notes=(*conversion.notes, *notes)
+    )
+
+
+def _tool_answers(outcome: ConversionOutcome) -> list[dict[str, str]]:
+    """Return a tool's own answers to the variants, as a run of samples has them."""
+    answers = []
+    for path in outcome.variant_answers:
+        answers.append({"outputs": path} if path else {"error": "no such shape"})
+    return answers
 
 
 def _notes(outcomes: Sequence[ConversionOutcome]) -> tuple[str, ...]:

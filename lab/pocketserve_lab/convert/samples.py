@@ -176,11 +176,12 @@ def _rows(model: LoadedModel, arrays: Arrays) -> list[Arrays]:
     counts = set(map(len, arrays.values()))
     if len(counts) != 1 or counts == {1}:
         return [arrays]
-    rows: list[Arrays] = []
-    for index in range(counts.pop()):
-        row = {name: array[index : index + 1] for name, array in arrays.items()}
-        rows.append(row)
-    return rows
+    return [_row(arrays, index) for index in range(counts.pop())]
+
+
+def _row(arrays: Arrays, index: int) -> Arrays:
+    """Return one row of each array."""
+    return {name: array[index : index + 1] for name, array in arrays.items()}
 
 
 def _check_arrays(specs: Mapping[str, TensorSpec], arrays: Arrays) -> None:

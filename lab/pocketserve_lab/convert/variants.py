@@ -79,26 +79,25 @@ class VariantSearch:
         self._takes_rows = takes_rows
         self._answer = answer
         self._deadline = time.monotonic() + TIME_LIMIT_S
-        self._variants: list[Variant] = []
+        self._largest: dict[Axis, int] = {}
 
-    def find(self, other_samples: Sequence[Mapping[str, Array]]) -> list[Variant]:
-        """Return the variants.
+    def find(self, other_samples: Sequence[Mapping[str, Array]]) -> Iterator[Variant]:
+        """Yield the variants, each of which is made when it is asked for.
 
         Args:
             other_samples: samples of other shapes.
         """
         for other in _one_of_each_shape(other_samples)[:MAX_OTHER_SAMPLES]:
-            self._try(other)
+            yield from self._try(other)
         if self._takes_rows and self._has_free_rows():
             for count in ROW_COUNTS:
-                self._try(self._resized(self._row_axes(), count))
+                yield from self._try(self._resized(self._row_axes(), count))
         axes = self._free_axes()[:MAX_AXES]
         for axis in axes:
-            self._try_sizes((axis,))
+            yield from self._try_sizes((axis,))
         for group in self._tied(axes):
-            self._try_sizes(group)
-        self._try_everything()
-        return self._variants
+            yield from self._try_sizes(group)
+        yield from self._try_everything()
 
     def _has_free_rows(self) -> bool:
         """Return whether every input takes any number of rows."""
@@ -141,30 +140,26 @@ class VariantSearch:
                 tied.append(tuple(group))
         return tied
 
-    def _try_sizes(self, axes: tuple[Axis, ...]) -> None:
+    def _try_sizes(self, axes: tuple[Axis, ...]) -> Iterator[Variant]:
         """Change axes to other sizes until the original accepts two."""
         accepted = 0
         first = axes[0]
         shape = self._sample[first.name].shape
         for size in other_sizes(shape[first.number]):
-            accepted += self._try(self._resized(axes, size))
+            for variant in self._try(self._resized(axes, size)):
+                accepted += 1
+                yield variant
             if accepted == SIZES_PER_AXIS:
                 return
 
-    def _try_everything(self) -> None:
+    def _try_everything(self) -> Iterator[Variant]:
         """Try larger sizes of all changeable axes at once, and two rows."""
-        largest: dict[Axis, int] = {}
-        for variant in self._variants:
-            for axis in variant.axes:
-                array = variant.inputs[axis.name]
-                size = array.shape[axis.number]
-                largest[axis] = max(size, largest.get(axis, 0))
-        if len(largest) < 2:
+        if len(self._largest) < 2:
             return
         inputs = dict(self._sample)
-        for axis, size in largest.items():
+        for axis, size in self._largest.items():
             inputs[axis.name] = resized(inputs[axis.name], axis.number, size)
-        self._try(inputs)
+        yield from self._try(inputs)
 
     def _resized(self, axes: Sequence[Axis], size: int) -> Inputs:
         """Return the sample with some axes of another size."""
@@ -173,21 +168,23 @@ class VariantSearch:
             inputs[axis.name] = resized(inputs[axis.name], axis.number, size)
         return inputs
 
-    def _try(self, inputs: Mapping[str, Array]) -> bool:
-        """Run the original; return whether it accepts the inputs."""
+    def _try(self, inputs: Mapping[str, Array]) -> Iterator[Variant]:
+        """Run the original; yield the variant if it accepts the inputs."""
         if time.monotonic() > self._deadline:
-            return False
+            return
         if max(map(_elements, inputs.values())) > MAX_ELEMENTS:
-            return False
+            return
         axes = self._changed(inputs)
         if not axes:
-            return False
+            return
         try:
             outputs = self._answer(inputs)
         except ApiError:
-            return False
-        self._variants.append(Variant(axes, inputs, outputs))
-        return True
+            return
+        for axis in axes:
+            size = inputs[axis.name].shape[axis.number]
+            self._largest[axis] = max(size, self._largest.get(axis, 0))
+        yield Variant(axes, inputs, outputs)
 
     def _changed(self, inputs: Mapping[str, Array]) -> tuple[Axis, ...]:
         """Return the axes of another size; none if the ranks differ."""
@@ -330,7 +327,7 @@ class ResultShapes:
         """Return the axes that the result declares as free."""
         free = []
         for axis in axes:
-            shape = self._tensors[axis.name]["shape"]
+            shape = self._own_shape(axis.name)
             number = self._own_number(axis)
             if shape[number] == -1:
                 free.append(axis)
@@ -341,9 +338,18 @@ class ResultShapes:
         shapes: dict[str, list[int]] = {}
         for axis in sorted(axes):
             tensor = self._tensors[axis.name]
-            shape = shapes.setdefault(tensor["name"], list(tensor["shape"]))
+            shape = shapes.setdefault(tensor["name"], self._own_shape(axis.name))
             shape[self._own_number(axis)] = sample_size(self._original, axis)
         return {name: tuple(shape) for name, shape in shapes.items()}
+
+    def _own_shape(self, name: str) -> list[int]:
+        """Return the result's shape of an input.
+
+        A file that tells no rank takes any size of the samples' rank.
+        """
+        shape = list(self._tensors[name]["shape"])
+        rank = len(self._original["sample_shapes"][name])
+        return shape if len(shape) == rank else [-1] * rank
 
     def notes(self, axes: Collection[Axis], notes: Collection[str]) -> list[str]:
         """Return a sentence for each input, and one for rows.

@@ -219,7 +219,7 @@ def variant_error(original: Mapping[str, Array], result: Mapping[str, Array]) ->
     return float(np.max(errors))
 
 
-def variant_bound(agreement: Agreement, quantize: str) -> float:
+def variant_bound(agreement: Agreement | None, quantize: str) -> float:
     """Return the accepted error of a single answer to inputs of another shape.
 
     A fixed size makes an answer entirely wrong, while quantisation noise varies
@@ -227,7 +227,8 @@ def variant_bound(agreement: Agreement, quantize: str) -> float:
     """
     if quantize in BY_CLASS:
         return MAX_ERROR_BY_CLASS
-    return max(BOUNDS[quantize].error, 3 * agreement.error)
+    bound = BOUNDS[quantize].error
+    return bound if agreement is None else max(bound, 3 * agreement.error)
 
 
 def check_agreement(agreement: Agreement, quantize: str, nearest: str = "") -> None:

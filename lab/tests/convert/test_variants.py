@@ -9,6 +9,7 @@ import numpy as np
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_lab.convert.variants import (
     Axis,
+    ResultShapes,
     VariantResult,
     VariantSearch,
     frozen_axes,
@@ -32,7 +33,8 @@ def test_the_original_decides_which_sizes_are_valid() -> None:
     specs = [TensorSpec(name, "INT64", (-1, -1)) for name in ("ids", "mask")]
     sample = {"ids": np.arange(12).reshape(1, 12), "mask": np.ones((1, 12), int)}
     search = VariantSearch(specs, sample, takes_rows=True, answer=answer)
-    variants = search.find([{name: array[:, :5] for name, array in sample.items()}])
+    shorter = {name: array[:, :5] for name, array in sample.items()}
+    variants = list(search.find([shorter]))
     shapes = [variant.inputs["ids"].shape for variant in variants]
     assert shapes == [(1, 5), (2, 12), (4, 12), (1, 15), (1, 9), (4, 15)]
     both = (LENGTH, MASK_LENGTH)
@@ -66,4 +68,28 @@ def test_an_empty_axis_is_left_alone() -> None:
     search = VariantSearch(
         specs, sample, takes_rows=False, answer=lambda inputs: {"y": inputs["past"]}
     )
-    assert search.find([]) == []
+    assert list(search.find([])) == []
+
+
+def test_variants_are_made_one_at_a_time() -> None:
+    """Large inputs would take the memory."""
+    asked = []
+
+    def count(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        asked.append(inputs["x"].shape)
+        return {"y": inputs["x"]}
+
+    specs = [TensorSpec("x", "FP32", (-1, -1))]
+    sample = {"x": np.zeros((1, 4), np.float32)}
+    search = VariantSearch(specs, sample, takes_rows=True, answer=count)
+    next(search.find([]))
+    assert asked == [(2, 4)]
+
+
+def test_a_file_without_a_rank_gets_the_samples_rank() -> None:
+    """TorchScript tells no shapes."""
+    tensor = {"name": "x", "shape": [-1]}
+    facts = {"inputs": [tensor], "sample_shapes": {"x": [1, 4]}, "rows": {"x": True}}
+    shapes = ResultShapes(facts, facts, {})
+    assert shapes.fixed({Axis("x", 0)}) == {"x": (1, -1)}
+    assert shapes.undeclared({Axis("x", 1)}) == {Axis("x", 1)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pocketserve_lab.convert.converter import ConversionError, ConversionRequest
@@ -42,3 +43,36 @@ def _row_inputs(request: ConversionRequest, arrays: dict[str, Any]) -> set[str]:
         if tensor.shape[:1] in ((-1,), (1,)):
             rows.add(tensor.name)
     return rows
+
+
+def write_variant_answers(
+    request: ConversionRequest, answer: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> tuple[str, ...]:
+    """Write a result's answers to the variants; return the outcome's files.
+
+    Args:
+        answer: takes inputs by the source's names; raises RuntimeError or ValueError for
+            a shape that the result does not take.
+    """
+    files = []
+    for number, variant in enumerate(request.variants):
+        target = request.output.with_name(f"variant-{number}.npz")
+        answered = _write_answer(Path(variant), target, answer)
+        files.append(str(target) if answered else "")
+    return tuple(files)
+
+
+def _write_answer(
+    variant: Path, target: Path, answer: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> bool:
+    """Write the answer to one variant; return whether there is any."""
+    import numpy as np
+
+    with np.load(variant, allow_pickle=False) as file:
+        inputs = {name: file[name] for name in file.files}
+    try:
+        outputs = answer(inputs)
+    except (RuntimeError, ValueError):
+        return False
+    np.savez(target, **outputs)
+    return True

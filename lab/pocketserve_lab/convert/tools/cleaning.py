@@ -39,7 +39,9 @@ def clean_script(torch: Any, path: Path) -> None:
 
 
 def clean_program(torch: Any, program: Any) -> None:
-    """Remove the stack traces from an exported program."""
+    """Remove the stack traces and the samples from an exported program."""
+    # Its example inputs are a sample of the user's, and needed by no reader.
+    program._example_inputs = None
     for module in program.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue

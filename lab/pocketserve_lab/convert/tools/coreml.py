@@ -6,6 +6,8 @@ The package is written on any system, but runs on Apple's only.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +17,7 @@ from pocketserve_lab.convert.converter import (
     ConversionRequest,
     Converter,
 )
+from pocketserve_lab.convert.tools.calibration import write_variant_answers
 from pocketserve_lab.convert.tools.sources.pytorch_source import (
     PytorchModel,
     load_pytorch,
@@ -51,8 +54,9 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     if request.quantize == "fp16":
         precision = ct.precision.FLOAT16
     try:
+        traced = _traced(torch, source)
         package = ct.convert(
-            _traced(torch, source),
+            traced,
             inputs=_inputs(ct, source),
             outputs=_outputs(ct, request),
             convert_to="mlprogram",
@@ -64,11 +68,13 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     # The tool's errors have no common class.
     except Exception as error:
         raise _refusal(request, error) from error
+    answer = partial(_answer, torch, traced, source)
     notes = ("it runs on macOS and iOS only, so its answers were not compared here",)
     return ConversionOutcome(
         CONVERTER.name,
         version("coremltools"),
         {"precision": precision.value},
+        variant_answers=write_variant_answers(request, answer),
         notes=notes,
     )
 
@@ -79,6 +85,30 @@ def _traced(torch: Any, source: PytorchModel) -> Any:
         return module
     with torch.inference_mode():
         return torch.jit.trace(module, source.values, check_trace=False, strict=False)
+
+
+def _answer(
+    torch: Any, traced: Any, source: PytorchModel, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run the traced module on a shape that the package takes.
+
+    The package itself runs on Apple's systems only. Its sizes are fixed, apart from the
+    number of rows.
+
+    Raises:
+        ValueError, RuntimeError: it does not take the shape.
+    """
+    values = []
+    for example in source.examples:
+        value = torch.from_numpy(inputs[example.name])
+        first = 1 if example.shape[:1] == (-1,) else 0
+        if value.shape[first:] != example.value.shape[first:]:
+            raise ValueError("the package has another size")
+        values.append(value)
+    result = traced(*values)
+    results = result if isinstance(result, tuple) else (result,)
+    arrays = [value.detach().numpy() for value in results]
+    return {str(number): array for number, array in enumerate(arrays)}
 
 
 def _inputs(ct: Any, source: PytorchModel) -> list[Any]:

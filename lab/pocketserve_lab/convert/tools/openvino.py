@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from pocketserve_lab.convert.converter import (
     ConversionRequest,
     Converter,
 )
-from pocketserve_lab.convert.tools.calibration import sample_inputs
+from pocketserve_lab.convert.tools.calibration import (
+    sample_inputs,
+    write_variant_answers,
+)
 
 CONVERTER = Converter(
     name="openvino",
@@ -46,10 +51,11 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
             float_bytes = _float_bytes(openvino, model, request)
         if request.quantize in ("dynamic", "int8"):
             model = _quantized(model, request)
+        _fix_sizes(openvino, model, request)
         request.output.mkdir()
         path = request.output / "model.xml"
         openvino.save_model(model, path, compress_to_fp16=request.quantize == "fp16")
-        answers = _answers(openvino, path, request)
+        answers, variants = _answers(openvino, path, request)
     except ConversionError:
         raise
     # The tool's errors have no common class.
@@ -62,6 +68,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         version("openvino"),
         {"quantize": request.quantize},
         answers=answers,
+        variant_answers=variants,
         float_bytes=float_bytes,
     )
 
@@ -85,26 +92,63 @@ def _quantized(model: Any, request: ConversionRequest) -> Any:
     return nncf.quantize(model, nncf.Dataset(samples), subset_size=len(samples))
 
 
-def _answers(openvino: Any, path: Path, request: ConversionRequest) -> str:
-    """Run the written files on every sample.
+def _fix_sizes(openvino: Any, model: Any, request: ConversionRequest) -> None:
+    """Declare the sizes of the request that must be fixed."""
+    if not request.fixed:
+        return
+    shapes = {}
+    for number, tensor in enumerate(request.inputs):
+        shape = model.input(number).partial_shape
+        for name, axis in request.fixed:
+            if name == tensor.name:
+                shape[axis] = openvino.Dimension(tensor.shape[axis])
+        shapes[number] = shape
+    model.reshape(shapes)
 
-    Return the .npz with the outputs. It is empty without samples. Outputs have the
-    source's names if the files kept them, else numbers, in the files' order.
+
+def _answers(
+    openvino: Any, path: Path, request: ConversionRequest
+) -> tuple[str, tuple[str, ...]]:
+    """Run the written files on every sample, and on the variants.
+
+    Return the .npz files with the outputs. Without samples there are none. Outputs have
+    the source's names if the files kept them, else numbers, in the files' order.
     """
-    import numpy as np
-
     if request.samples is None:
-        return ""
+        return "", ()
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(path, "CPU", options)
-    runs = [compiled(_arguments(sample, request)) for sample in sample_inputs(request)]
     names = _output_names(compiled, request)
+    answers = _write_answers(compiled, names, request)
+    answer = partial(_answer, compiled, names, request)
+    return answers, write_variant_answers(request, answer)
+
+
+def _write_answers(compiled: Any, names: list[str], request: ConversionRequest) -> str:
+    """Run the files on every sample; return the .npz with the outputs."""
+    import numpy as np
+
+    runs = [compiled(_arguments(sample, request)) for sample in sample_inputs(request)]
     outputs: dict[str, Any] = {}
     for name, output in zip(names, compiled.outputs, strict=True):
         outputs[name] = _stack(runs, output)
     answers = request.output.with_name(ANSWERS_NAME)
     np.savez(answers, **outputs)
     return str(answers)
+
+
+def _answer(
+    compiled: Any,
+    names: list[str],
+    request: ConversionRequest,
+    inputs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the outputs for one run."""
+    run = compiled([inputs[tensor.name] for tensor in request.inputs])
+    outputs = {}
+    for name, output in zip(names, compiled.outputs, strict=True):
+        outputs[name] = run[output].copy()
+    return outputs
 
 
 def _stack(runs: list[Any], output: Any) -> Any:

@@ -331,14 +331,6 @@ def _write_exported(
 def _write_traced(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> Written:
-    shapes = {example.name: example.shape for example in model.examples}
-    for tensor in request.outputs:
-        shapes[tensor.name] = tensor.shape
-    free = {}
-    for name, shape in shapes.items():
-        axes = _free_axes(name, shape)
-        if axes:
-            free[name] = axes
     with _tracing(torch) as has_warned:
         torch.onnx.export(
             model.module,
@@ -346,7 +338,7 @@ def _write_traced(
             str(request.output),
             dynamo=False,
             opset_version=OPSET,
-            dynamic_axes=free or None,
+            dynamic_axes=_all_free_axes(model, request) or None,
             **_names(model, request),
         )
     if has_warned() and not isinstance(model.module, torch.jit.ScriptModule):
@@ -368,6 +360,21 @@ def _names(model: PytorchModel, request: ConversionRequest) -> dict[str, list[st
         "input_names": [example.name for example in model.examples],
         "output_names": [tensor.name for tensor in request.outputs],
     }
+
+
+def _all_free_axes(
+    model: PytorchModel, request: ConversionRequest
+) -> dict[str, dict[int, str]]:
+    """Return the free axes of all inputs and outputs that have some."""
+    shapes = {example.name: example.shape for example in model.examples}
+    for tensor in request.outputs:
+        shapes[tensor.name] = tensor.shape
+    free = {}
+    for name, shape in shapes.items():
+        axes = _free_axes(name, shape)
+        if axes:
+            free[name] = axes
+    return free
 
 
 def _free_axes(name: str, shape: tuple[int, ...]) -> dict[int, str]:

@@ -1,0 +1,268 @@
+"""Convert models of our own, and ask the results what they never saw.
+
+``make test-own-models``. Each model of ``own_models.py`` is converted by every path from its
+format. A server serves the result beside the original, and both answer five shapes that
+no sample and no check of the conversion had. Each answer must be right, or the size that
+it rejects must be noted at the conversion; each refusal must name a path that works.
+
+``own_outcomes.json`` has the outcomes, of which ``tools/convert_tables.py`` makes
+docs/generated/own-models.md. ``POCKETSERVE_OWN_MODELS=FILE`` adds each outcome to that
+file, and skips those in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from conftest import ROOT, Server, start_server
+from convert.own_models import OWN_MODELS, OwnModel, Sizes
+from pocketserve.repository.scan import scan
+from pocketserve_lab.conversion import refusal_sentence
+from pocketserve_lab.convert.converter import KINDS, QUANTIZE_MODES, ConversionError
+from pocketserve_lab.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure
+from pocketserve_lab.convert.plan import plans_for
+from pocketserve_lab.convert.process import ProcessLimits
+from pocketserve_lab.convert.registry import converters
+from pocketserve_lab.convert.run import Conversion, ConversionSettings, ModelConverter
+from pocketserve_lab.convert.variants import SINGLE_ROW
+from pocketserve_lab.convert.verify import variant_bound, variant_error
+from trusting import trust_one
+
+pytestmark = pytest.mark.own_models
+
+PATH_LIMIT_S = 300.0
+RESULTS = os.environ.get("POCKETSERVE_OWN_MODELS")
+BUILDERS = {
+    "own_torch.py": ROOT / ".venv-zoo" / "bin" / "python",
+    "own_trees.py": ROOT / ".venv-zoo" / "bin" / "python",
+}
+
+RIGHT, WRITTEN = "right", "written"
+WAY_OUT = re.compile(r"; (?:try|use|declare|export|rename|change)\b")
+SUGGESTION = re.compile(r"--to (\w+)(?: --quantize (\w+))?")
+MODEL_ARRAYS = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
+
+
+class Way(NamedTuple):
+    """A kind and a mode."""
+
+    kind: str
+    mode: str
+
+    def __str__(self) -> str:
+        return self.kind if self.mode == "none" else f"{self.kind}-{self.mode}"
+
+
+def ways_from(source: str) -> list[Way]:
+    """Return all paths from a format."""
+    ways = []
+    for kind in KINDS:
+        for mode in QUANTIZE_MODES:
+            try:
+                plans_for(source, kind, mode, converters())
+            except ConversionError:
+                continue
+            ways.append(Way(kind, mode))
+    return ways
+
+
+def earlier_outcomes(model: str) -> dict[str, str]:
+    """Return a model's outcomes in the results."""
+    outcomes: dict[str, str] = {}
+    if RESULTS and Path(RESULTS).exists():
+        for line in Path(RESULTS).read_text(encoding="utf-8").splitlines():
+            name, way, outcome = json.loads(line)
+            if name == model:
+                outcomes[way] = outcome
+    return outcomes
+
+
+class Workshop:
+    """The models, and a server for them.
+
+    Attributes:
+        models, state: the folders of both.
+    """
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.models, self.state = folder / "models", folder / "state"
+        self._server = server
+
+    def outcomes(self, model: OwnModel) -> dict[str, str]:
+        """Convert a model by every path; return the outcome of each."""
+        outcomes = earlier_outcomes(model.name)
+        settings = ConversionSettings(
+            self.models, self.state, limits=ProcessLimits(PATH_LIMIT_S)
+        )
+        entry = scan(self.models)[model.name]
+        converter = ModelConverter(entry, settings, lambda title, share: None, print)
+        try:
+            for way in ways_from(model.source):
+                if str(way) in outcomes:
+                    continue
+                outcome = self._outcome(model, converter, way)
+                outcomes[str(way)] = outcome
+                if RESULTS:
+                    with open(RESULTS, "a", encoding="utf-8") as file:
+                        row = [model.name, str(way), outcome]
+                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        finally:
+            converter.close()
+        return outcomes
+
+    def _outcome(self, model: OwnModel, converter: ModelConverter, way: Way) -> str:
+        try:
+            conversion = converter.convert(way.kind, way.mode)
+        except ConversionError as error:
+            print(error.detail)
+            return f"refused: {refusal_sentence(error)}"
+        if not KINDS[way.kind].served:
+            return _noted(conversion, WRITTEN)
+        # A program of torch.export is code.
+        trust_one(self.models, model.name, self.state)
+        return self._asked(model, conversion, way)
+
+    def _asked(self, model: OwnModel, conversion: Conversion, way: Way) -> str:
+        """Ask the original and the result; return the outcome."""
+        assert conversion.agreement is not None
+        accepted = variant_bound(conversion.agreement, way.mode)
+        for sizes, arrays in model.questions():
+            original = self._answer(model.name, conversion.source, arrays)
+            assert isinstance(original, dict), original
+            result = self._answer(model.name, conversion.version, arrays)
+            if isinstance(result, str):
+                if not _is_noted(model, conversion, sizes):
+                    return f"frozen: {dict(sizes)}: {result}"
+                continue
+            error = variant_error(original, result)
+            if not error <= accepted:
+                return f"wrong: {dict(sizes)} differs by {error:.2g}"
+        return _noted(conversion, RIGHT)
+
+    def _answer(
+        self, model: str, version: str, arrays: Mapping[str, Any]
+    ) -> dict[str, Any] | str:
+        """Return the outputs by name, or the error's text."""
+        inputs = []
+        for name, array in arrays.items():
+            inputs.append(
+                {
+                    "name": name,
+                    "shape": list(array.shape),
+                    "datatype": MODEL_ARRAYS[str(array.dtype)],
+                    "data": array.ravel().tolist(),
+                }
+            )
+        path = f"/v2/models/{model}/versions/{version}/infer"
+        response = self._server.call("POST", path, json={"inputs": inputs})
+        if response.status_code != 200:
+            return response.text
+        outputs = {}
+        for output in response.json()["outputs"]:
+            outputs[output["name"]] = np.reshape(output["data"], output["shape"])
+        return outputs
+
+
+def _noted(conversion: Conversion, outcome: str) -> str:
+    """Return an outcome with the sizes that the conversion notes as fixed."""
+    fixed = []
+    for name, shape in conversion.fixed.items():
+        sizes = ["any" if size == -1 else str(size) for size in shape]
+        fixed.append(f"{name} [{', '.join(sizes)}]")
+    if fixed:
+        return f"{outcome}, fixed: {'; '.join(fixed)}"
+    if any(SINGLE_ROW in note for note in conversion.notes):
+        return f"{outcome}, fixed: one row"
+    return outcome
+
+
+def _is_noted(model: OwnModel, conversion: Conversion, sizes: Sizes) -> bool:
+    """Return whether a note names one of the sizes that differ from the samples'."""
+    changed = {name for name, size in sizes.items() if size != model.seen[name]}
+    names = dict(zip(conversion.fixed, model.inputs, strict=False))
+    by_name = {each.name: each for each in model.inputs}
+    for name, shape in conversion.fixed.items():
+        own = by_name.get(name, names[name])
+        for size, free in zip(shape, own.shape, strict=False):
+            if size != -1 and free in changed:
+                return True
+    has_row_note = any(SINGLE_ROW in note for note in conversion.notes)
+    return has_row_note and sizes.get("rows") != model.seen.get("rows")
+
+
+def fault(outcome: str, outcomes: Mapping[str, str]) -> str:
+    """Return the fault of an outcome; empty without one."""
+    if outcome.startswith((RIGHT, WRITTEN)):
+        return ""
+    if not outcome.startswith("refused: "):
+        return outcome
+    if not WAY_OUT.search(outcome):
+        return f"no way out: {outcome}"
+    suggested = []
+    for kind, mode in SUGGESTION.findall(outcome.rpartition("; try ")[2]):
+        suggested.append(str(Way(kind, mode or "none")))
+    works = (RIGHT, WRITTEN)
+    if suggested and not any(
+        outcomes.get(way, "").startswith(works) for way in suggested
+    ):
+        return f"no suggested path works: {outcome}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """Build and serve the models."""
+    folder = tmp_path_factory.mktemp("own")
+    environments = Path(
+        os.environ.get(FOLDER_VARIABLE) or ROOT / ".converters"
+    ).absolute()
+    models, state = folder / "models", folder / "state"
+    models.mkdir()
+    state.mkdir(mode=0o700)
+    keras = ensure(
+        ENVIRONMENTS["tensorflow"], environments, lambda title, share: None, print
+    )
+    for script, python in {**BUILDERS, "own_keras.py": keras}.items():
+        command = [python, Path(__file__).with_name(script), models]
+        done = subprocess.run(
+            command, check=False, timeout=900, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    variables = {
+        FOLDER_VARIABLE: str(environments),
+        "POCKETSERVE_STATE_DIR": str(state),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in variables.items():
+            patch.setenv(variable, value)
+        for model in scan(models):
+            trust_one(models, model, state)
+        server = start_server(
+            folder, models, environment=variables, python=sys.executable
+        )
+        try:
+            yield Workshop(folder, server)
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize("model", OWN_MODELS.values(), ids=list(OWN_MODELS))
+def test_every_path_of_a_model(model: OwnModel, workshop: Workshop) -> None:
+    """No answer is wrong, no size fixed without a note, no refusal without a way."""
+    outcomes = workshop.outcomes(model)
+    faults = {}
+    for way, outcome in outcomes.items():
+        text = fault(outcome, outcomes)
+        if text:
+            faults[way] = text
+    assert not faults
