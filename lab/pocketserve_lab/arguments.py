@@ -36,6 +36,16 @@ def parse_threads(text: str) -> int:
     return threads
 
 
+def parse_share(text: str) -> float:
+    """Parse a share such as ``0.5%`` or ``0.005``."""
+    share = _number(float, text.removesuffix("%"))
+    if text.endswith("%"):
+        share /= 100
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError("must lie between 0% and 100%, such as 0.5%")
+    return share
+
+
 def _number(kind: Callable[[str], Number], text: str) -> Number:
     try:
         return kind(text)

@@ -17,6 +17,7 @@ MIN_ROUNDS = 7  # the noise of fewer rounds is unknown
 MIN_GAIN = 0.03  # a smaller gain is not worth a change, however certain it is
 MAX_CHANCE = 0.5  # the share of a gain that chance may explain
 
+MAX_OVERTIME = 4.0  # times the seconds, until there are enough rounds
 SIGMAS = 3.0
 """Standard errors that a gain must exceed.
 
@@ -98,6 +99,7 @@ def interleave(
     progress: Callable[[float], None],
     *,
     min_sample_s: float = 0.0,
+    least_rounds: int = 1,
 ) -> dict[Key, list[float]]:
     """Return the milliseconds of a call, by key and round.
 
@@ -106,6 +108,7 @@ def interleave(
     Args:
         seconds: no round begins after this time, except for the first.
         progress: called with the completed share of the work, 0 to 1.
+        least_rounds: begin even later, up to :data:`MAX_OVERTIME` times as late.
         min_sample_s: a sample repeats its call for this long, since clock and scheduler
             blur shorter ones.
     """
@@ -123,7 +126,8 @@ def interleave(
         order = order[1:] + order[:1]
         share = (time.monotonic() - began) / seconds
         progress(min(1.0, max(share, (number + 1) / rounds)))
-        if share >= 1:
+        has_enough = number + 1 >= least_rounds or share >= MAX_OVERTIME
+        if share >= 1 and has_enough:
             break
     return times
 

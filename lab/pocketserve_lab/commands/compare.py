@@ -10,7 +10,7 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.options import add_folder_option
 from pocketserve.terminal.output import print_json
 from pocketserve.terminal.progress import Progress
-from pocketserve_lab.arguments import parse_seconds, parse_threads
+from pocketserve_lab.arguments import parse_seconds, parse_share, parse_threads
 
 if TYPE_CHECKING:
     from pocketserve.repository.manifest_edit import Document
@@ -82,6 +82,12 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
         default=15.0,
         metavar="S",
         help="for all timed turns together [15]",
+    )
+    parser.add_argument(
+        "--margin",
+        type=parse_share,
+        metavar="SHARE",
+        help="recommend only versions shown to lose less than this, such as 1%%",
     )
     parser.add_argument(
         "--threads",
@@ -210,6 +216,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         options.seconds,
         options.threads,
         _names(options.device),
+        options.margin,
     )
 
 

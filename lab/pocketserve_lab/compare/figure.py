@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pocketserve.messages import plural
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes, printable
-from pocketserve_lab.compare.report import number, score_text
+from pocketserve_lab.compare.report import data_summary, number, score_text
 
 WIDTH, ROW, TITLE, GAP = 600, 28, 40, 18
 LEFT, BAR, TEXT = 175, 290, 16
@@ -21,6 +22,7 @@ LEFT, BAR, TEXT = 175, 290, 16
 
 INK, MUTED, LINE, CHOSEN, PLAIN = "#1d2129", "#667085", "#344054", "#0b7a4b", "#7c9cc9"
 MAX_NAME = 18
+MAX_LINE, NOTE, NOTE_ROW = 85, 14, 20
 
 
 class Shape(NamedTuple):
@@ -70,6 +72,8 @@ def _time_panel(versions: Mapping[str, Any]) -> BarPanel:
     times = _values(runs)
     texts = {name: number(value) for name, value in times.items()}
     title = "Run of the model, p50 ms with 95 % interval (less is better)"
+    if len(_intervals(runs)) < len(runs):
+        title = "Run of the model, p50 ms; too few turns for intervals (less is better)"
     return BarPanel(title, times, texts, _intervals(runs))
 
 
@@ -109,7 +113,21 @@ def shapes_of(result: Mapping[str, Any]) -> tuple[list[Shape], int]:
     for panel in panels_of(result):
         shapes += _panel_shapes(panel, top, recommended)
         top += TITLE + ROW * len(panel.values) + GAP
+    for note in notes_of(result):
+        for line in _wrapped(note, MAX_LINE):
+            shapes.append(Shape(10, top + 16, text=line, colour=MUTED, size=NOTE))
+            top += NOTE_ROW
     return shapes, math.ceil(top)
+
+
+def notes_of(result: Mapping[str, Any]) -> list[str]:
+    """Return how much was measured, and a warning of a loaded device."""
+    recommendation = result["recommendation"]
+    turns = plural(recommendation["turns"], "turn")
+    notes = [f"{turns} of each version; {data_summary(result['data'])}"]
+    if recommendation["load_warning"]:
+        notes.append(recommendation["load_warning"])
+    return notes
 
 
 def _panel_shapes(panel: BarPanel, top: float, recommended: str | None) -> list[Shape]:

@@ -19,21 +19,14 @@ from pocketserve_lab.compare.scores import (
     measure_for,
     numbers_in,
 )
-from pocketserve_lab.compare.statistics import (
-    Estimate,
-    bootstrap,
-    least_provable_loss,
-    mcnemar_exact,
-    paired_permutation,
-    wilson,
+from pocketserve_lab.compare.significance.verdicts import (
+    Hypothesis,
+    adjust_tests,
+    judge_accuracies,
+    judge_agreement,
+    judge_means,
 )
-
-ALPHA = 0.05
-LEAST_LOSS = 0.001
-"""A smaller change counts as none, however certain it is.
-
-A share of the scale 0 to 1; for a regression, of the reference's mean error or of the
-truths' deviation, whichever is larger."""
+from pocketserve_lab.compare.statistics import Estimate, mean_score, wilson
 
 
 class Labelled(NamedTuple):
@@ -48,12 +41,17 @@ def judge(
     answers: Mapping[str, Sequence[Answer]],
     reference: str,
     truths: Sequence[Any],
+    margin: float | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return for each version its ``agreement``, ``accuracy`` and ``test``.
+
+    The tests of several versions are adjusted by Holm's method.
 
     Args:
         answers: of each version to the same samples; ``{"error"}`` for a failure.
         truths: of the samples; None if unknown. Accuracy counts samples that have one.
+        margin: the loss to exclude: a share of the scale 0 to 1, of the answers
+            without labels, or of a regression's error. None tests for a loss only.
 
     Raises:
         CommandError: a classifier's truths are none of its classes.
@@ -67,12 +65,23 @@ def judge(
     if measure.binary and labelled.truths:
         classes = _resolve(labelled.truths, answers)
         labelled = labelled._replace(truths=list(classes))
-    judgements = {}
+    hypothesis = Hypothesis(margin, max(1, len(answers) - 1))
+    judgements: dict[str, dict[str, Any]] = {}
     for version, each in answers.items():
         judgements[version] = _judge_version(
-            measure, each, answers[reference], answered, labelled
+            measure, each, answers[reference], answered, labelled, hypothesis
         )
+    _adjust_judgements(judgements, reference)
     return judgements
+
+
+def _adjust_judgements(judgements: Mapping[str, Any], reference: str) -> None:
+    """Adjust the tests of all versions but the reference and those that failed."""
+    tests = []
+    for version, judgement in judgements.items():
+        if version != reference and "p" in judgement["test"]:
+            tests.append(judgement["test"])
+    adjust_tests(tests)
 
 
 def _labelled(truths: Sequence[Any], answered: Sequence[int]) -> Labelled:
@@ -108,6 +117,7 @@ def _judge_version(
     expected: Sequence[Answer],
     answered: Sequence[int],
     labelled: Labelled,
+    hypothesis: Hypothesis,
 ) -> dict[str, Any]:
     own = _pick(answers, answered)
     reference = _pick(expected, answered)
@@ -118,10 +128,10 @@ def _judge_version(
     judgement = {
         "agreement": _agreement(own, reference, alike),
         "accuracy": None,
-        "test": _agreement_test(alike),
+        "test": judge_agreement(alike, hypothesis),
     }
     if labelled.indices:
-        judgement |= _judge_labelled(measure, answers, expected, labelled)
+        judgement |= _judge_labelled(measure, answers, expected, labelled, hypothesis)
     return judgement
 
 
@@ -130,6 +140,7 @@ def _judge_labelled(
     answers: Sequence[Answer],
     expected: Sequence[Answer],
     labelled: Labelled,
+    hypothesis: Hypothesis,
 ) -> dict[str, Any]:
     """Return the accuracy, and the test against the reference's."""
     own = _pick(answers, labelled.indices)
@@ -139,9 +150,14 @@ def _judge_labelled(
     scale = 1.0
     if measure.same_from is None:
         scale = _scale(labelled.truths, base)
+    differences = [score - other for score, other in zip(scores, base, strict=True)]
+    if measure.binary:
+        test = judge_accuracies(differences, hypothesis)
+    else:
+        test = judge_means(measure, differences, scale, hypothesis)
     return {
         "accuracy": _accuracy(measure, scores, own, labelled.truths),
-        "test": _paired_test(measure, scores, base, scale),
+        "test": test,
     }
 
 
@@ -166,14 +182,6 @@ def _agreement(
         "largest_difference": _finite(largest),
         "same": list(map(bool, alike)),
     }
-
-
-def _agreement_test(alike: Sequence[float]) -> dict[str, Any]:
-    """Test whether more answers differ from the reference's than chance explains."""
-    differing = len(alike) - int(sum(alike))
-    p = mcnemar_exact(0, differing)
-    text = f"{differing} of {len(alike)} answers differ"
-    return _test("McNemar, exact", p, -differing, text)
 
 
 def _scores(
@@ -207,9 +215,10 @@ def _accuracy(
     """Return the mean score, its interval and further figures."""
     # Errors are scores below 0, and shown above 0.
     sign = -1.0 if measure.same_from is None else 1.0
-    estimate = bootstrap(np.array(scores) * sign, np.mean)
     if measure.binary:
         estimate = wilson(int(sum(scores)), len(scores))
+    else:
+        estimate = _within_scale(mean_score([sign * score for score in scores]), sign)
     return {
         "metric": measure.name,
         "more_is_better": sign > 0,
@@ -218,6 +227,16 @@ def _accuracy(
         "figures": measure.overall(answers, truths),
         "scores": [sign * score for score in scores],
     }
+
+
+def _within_scale(estimate: Estimate, sign: float) -> Estimate:
+    """Cut an interval at the ends of the scale: errors are above 0, scores 0 to 1."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    high = estimate.high
+    if sign > 0:
+        high = min(1.0, high)
+    return Estimate(estimate.value, max(0.0, estimate.low), high)
 
 
 def _scale(truths: Sequence[Any], errors: Sequence[float]) -> float:
@@ -229,65 +248,6 @@ def _scale(truths: Sequence[Any], errors: Sequence[float]) -> float:
     error = float(np.mean(np.abs(errors)))
     spread = float(np.std(values) or np.mean(np.abs(values)))
     return max(error, spread)
-
-
-def _paired_test(
-    measure: Measure, scores: Sequence[float], base: Sequence[float], scale: float
-) -> dict[str, Any]:
-    differences = [score - other for score, other in zip(scores, base, strict=True)]
-    if measure.binary:
-        return _mcnemar_test(differences)
-    estimate, p = paired_permutation(differences)
-    text = f"{measure.name} {_change(estimate, measure)}{_hint(len(differences))}"
-    difference = estimate.value
-    if abs(difference) <= LEAST_LOSS * scale:
-        difference = 0.0
-        if p < ALPHA:
-            text += f"; a change below {LEAST_LOSS:.1%} counts as none"
-    return _test("paired permutation", p, difference, text)
-
-
-def _hint(samples: int) -> str:
-    """Return a remark if there are too few samples to show a loss."""
-    least = least_provable_loss(ALPHA)
-    if samples >= least:
-        return ""
-    return f"; a loss shows from {least} samples on"
-
-
-def _mcnemar_test(differences: Sequence[float]) -> dict[str, Any]:
-    gains = sum(difference > 0 for difference in differences)
-    losses = sum(difference < 0 for difference in differences)
-    p = mcnemar_exact(gains, losses)
-    text = f"{gains} gained, {losses} lost"
-    return _test("McNemar, exact", p, gains - losses, text)
-
-
-def _change(estimate: Estimate, measure: Measure) -> str:
-    """Return how a mean score has changed.
-
-    An error that grew has a plus.
-    """
-    value, low, high = estimate
-    if measure.same_from is None:
-        value = -value
-        if low is not None and high is not None:
-            low, high = -high, -low
-    text = f"{value:+.3g}"
-    if low is not None and high is not None:
-        text += f" ({low:+.3g} to {high:+.3g})"
-    return text
-
-
-def _test(name: str, p: float, difference: float, text: str) -> dict[str, Any]:
-    is_significant = p < ALPHA
-    return {
-        "name": name,
-        "p": p,
-        "worse": is_significant and difference < 0,
-        "better": is_significant and difference > 0,
-        "text": text,
-    }
 
 
 def _finite(number: float) -> float | None:

@@ -13,8 +13,10 @@ from pocketserve_lab.compare.figure import svg_of
 from pocketserve_lab.compare.report import (
     HEADER,
     LEGEND,
+    data_summary,
     figures_of,
     interval_warning,
+    number,
     score_with_interval,
     table_rows,
     with_interval,
@@ -73,7 +75,7 @@ def page_of(result: Mapping[str, Any]) -> str:
 <h2>All figures</h2>
 {_table(HEADER, table_rows(result))}
 <p class="small">{_text(" ".join(LEGEND.split()))}</p>
-<h2>Times with their 95 % intervals</h2>
+<h2>Times, with the 95 % intervals of medians</h2>
 {_table(TIMES, times)}
 <p class="small">{_text(interval_warning(result))}</p>
 <h2>Answers against {_text(result["reference"])}</h2>
@@ -104,25 +106,18 @@ def _facts(result: Mapping[str, Any]) -> str:
     cores = plural(device["cores"], "core")
     return (
         f"{result['created']}; {device['machine']}, {cores}, {device['system']}; "
-        f"load {load}; {_content(result['data'])}; "
+        f"load {load}; {data_summary(result['data'])}; "
+        f"{plural(result['recommendation']['turns'], 'turn')}; "
         f"pocketserve {result['pocketserve']}"
     )
-
-
-def _content(data: Mapping[str, Any]) -> str:
-    """Describe the data: samples, labels and origin."""
-    labelled = f"{data['labelled']} with a label"
-    if not data["samples"]:
-        return f"random numbers, {labelled}"
-    samples = plural(len(data["samples"]), "sample")
-    return f"{samples}, {labelled}, {data['origin']}"
 
 
 def _times(name: str, facts: Mapping[str, Any]) -> list[str]:
     cells = [name]
     for key in ("run_ms", "answer_ms"):
-        for share in ("p50", "p90", "p99"):
-            cells.append(with_interval(facts[key][share]))
+        cells.append(with_interval(facts[key]["p50"]))
+        for share in ("p90", "p99"):
+            cells.append(number(facts[key][share]["value"]))
     return cells
 
 

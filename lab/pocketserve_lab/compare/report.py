@@ -17,7 +17,6 @@ from pocketserve.terminal.output import (
     printable,
 )
 from pocketserve_lab.compare.statistics import LEAST_FOR_INTERVAL
-from pocketserve_lab.measurement import load_warning
 
 HEADER = (
     "VERSION",
@@ -133,7 +132,11 @@ def verdict(test: Mapping[str, Any]) -> str:
     else:
         text = "no"
     if "p" in test:
-        text += f" (p = {test['p']:.2g})"
+        text += f" (p = {test.get('adjusted_p', test['p']):.2g})"
+    margin = test.get("margin")
+    if margin is not None:
+        relation = "within" if margin.get("is_within") else "NOT SHOWN within"
+        text += f", {relation} {margin['margin']:.2%}"
     return text
 
 
@@ -155,16 +158,13 @@ def print_report(result: Mapping[str, Any]) -> None:
 def _print_head(result: Mapping[str, Any]) -> None:
     """Print the model, the data and the device."""
     device = result["device"]
-    content = _content(result["data"])
+    content = data_summary(result["data"])
     print_text(printable(f"{result['model']}, {result['task']}; {content}"))
     cores = plural(device["cores"], "core")
     print(printable(f"{device['machine']}, {cores}, {device['system']}"), end="\n\n")
-    warning = load_warning(device["load"])
-    if warning:
-        print_text(warning)
 
 
-def _content(data: Mapping[str, Any]) -> str:
+def data_summary(data: Mapping[str, Any]) -> str:
     """Describe the data: samples, labels and origin."""
     if not data["samples"]:
         return "random numbers"
@@ -173,7 +173,8 @@ def _content(data: Mapping[str, Any]) -> str:
 
 
 LEGEND = (
-    "RUN is the model alone, with the 95 % interval of its median; ANSWER includes "
+    "RUN is the model alone, with the 95 % interval of the geometric mean of its "
+    "turns' medians; p90 and p99 describe all runs measured. ANSWER includes "
     "decoding the data. ANSWERS/s is with several clients at a time; CPU is the "
     "processor time of an answer, which the battery pays; MEMORY is private, without "
     "the memory used before the model was loaded, and PEAK the most that was resident."

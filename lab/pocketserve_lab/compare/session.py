@@ -39,7 +39,7 @@ from pocketserve.terminal.local import open_local
 from pocketserve_lab.compare.judge import judge
 from pocketserve_lab.compare.recommend import recommend
 from pocketserve_lab.compare.samples import DataSample, Facts, read_samples
-from pocketserve_lab.compare.statistics import percentiles
+from pocketserve_lab.compare.statistics import LEAST_FOR_INTERVAL, percentiles
 from pocketserve_lab.compare.worker import MAX_MESSAGE_BYTES
 from pocketserve_lab.measurement import interleave, load_now
 
@@ -81,6 +81,7 @@ class Plan(NamedTuple):
         seconds: for the timed turns of all versions together.
         threads: of one run; 0 uses the fast cores.
         devices: to run each version on, if it can; empty for the manifest's choice.
+        margin: the loss that a recommended version must not exceed.
     """
 
     model: str
@@ -92,6 +93,7 @@ class Plan(NamedTuple):
     seconds: float = 15.0
     threads: int = 0
     devices: Sequence[str] = ()
+    margin: float | None = None
 
 
 class Candidate(NamedTuple):
@@ -197,28 +199,42 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
         raise CommandError(
             f"the reference version {reference!r} failed: {target.skipped[reference]}"
         )
-    truths = [sample.truth for sample in samples] or [None] * len(answers[reference])
-    verdicts = judge(facts.task if samples else "tensors", answers, reference, truths)
-    data = {
-        "origin": origin,
-        "samples": [sample.name for sample in samples],
-        "labelled": sum(truth is not None for truth in truths),
-    }
+    truths: list[Any] = [sample.truth for sample in samples]
+    if not truths:
+        truths = [None] * len(answers[reference])
+    task = facts.task if samples else "tensors"
+    verdicts = judge(task, answers, reference, truths, plan.margin)
     result = {
-        "schema": SCHEMA,
-        "pocketserve": __version__,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": _device(load),
+        **_head(load),
         "model": target.name,
         "folder": str(target.folder),
         "task": facts.task,
         "default": target.default,
         "reference": reference,
-        "data": data,
+        "margin": plan.margin,
+        "data": _data_facts(origin, samples),
         "versions": _merge(target.candidates, measured, verdicts),
         "skipped": target.skipped,
     }
     return {**result, "recommendation": recommend(result)}
+
+
+def _data_facts(origin: str, samples: Sequence[DataSample]) -> dict[str, Any]:
+    return {
+        "origin": origin,
+        "samples": [sample.name for sample in samples],
+        "labelled": sum(sample.truth is not None for sample in samples),
+    }
+
+
+def _head(load: float | None) -> dict[str, Any]:
+    """Return the versions of format and program, the time and the device."""
+    return {
+        "schema": SCHEMA,
+        "pocketserve": __version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": _device(load),
+    }
 
 
 def _merge(
@@ -535,6 +551,7 @@ class _Session:
             self._plan.seconds,
             MAX_ROUNDS,
             "measuring",
+            LEAST_FOR_INTERVAL,
         )
         for version, each in turns.items():
             each.memory = self._ask(version, "memory")
@@ -549,11 +566,17 @@ class _Session:
         return turns
 
     def _interleave(
-        self, work: Callable[[str], None], seconds: float, rounds: int, title: str
+        self,
+        work: Callable[[str], None],
+        seconds: float,
+        rounds: int,
+        title: str,
+        least: int = 1,
     ) -> None:
         """Do some work of all versions, round by round."""
         calls = {version: partial(work, version) for version in self._processes}
-        interleave(calls, seconds, rounds, partial(self._progress, title))
+        progress = partial(self._progress, title)
+        interleave(calls, seconds, rounds, progress, least_rounds=least)
 
     def _ask(self, version: str, action: str, *arguments: Any) -> Any:
         ask = self._processes[version].ask

@@ -1,32 +1,40 @@
 """Estimates with intervals, and tests whether a difference is chance.
 
-All are deterministic: the seed is fixed.
+All are deterministic: the seed is fixed. ``lab/tests/compare/test_coverage.py``
+simulates their coverage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from pocketserve.tensors import Array
+from pocketserve_lab.compare.significance.distributions import (
+    NORMAL,
+    binomial,
+    t_cdf,
+    t_quantile,
+)
 
-RESAMPLES = 1000
 FLIPS = 4000
 MAX_EXACT = 12
 """With up to this many differences, all changes of sign are tried.
 
 With more, :data:`FLIPS` random ones."""
 
-CONFIDENCE = 0.95
+MAX_DRAWN = 200
+"""With more differences, their sums are normal enough."""
+
+ALPHA = 0.05
 LEAST_FOR_INTERVAL = 6
-"""Turns or samples that an interval needs.
+"""Turns or scores that an interval needs: fewer don't show how much they vary."""
 
-Between the smallest and the largest of fewer, the median lies in under 95 of 100
-cases."""
-
+BISECTIONS = 60
 SEED = 15
 
 
@@ -41,14 +49,17 @@ class Estimate(NamedTuple):
     high: float | None
 
 
+# Times
+
+
 def percentiles(
     turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> list[Estimate]:
-    """Return percentiles of all samples, with intervals by the cluster bootstrap.
+    """Return percentiles; the median with an interval.
 
-    Samples of one turn are taken in quick succession and resemble each other, so whole
-    turns are drawn with replacement (Davison and Hinkley, Bootstrap Methods and their
-    Application, 1997, section 3.8).
+    Samples of one turn resemble each other, so a turn counts as one observation: the
+    median is the geometric mean of the turns' medians. The others are percentiles of
+    all samples, without intervals: a turn has too few samples for a tail.
 
     Args:
         turns: the samples of each turn, at least one in all.
@@ -56,55 +67,155 @@ def percentiles(
     filled = [np.asarray(turn, float) for turn in turns if len(turn)]
     if not filled:
         raise ValueError("there are no samples")
-    values = np.quantile(np.concatenate(filled), shares)
-    if len(filled) < LEAST_FOR_INTERVAL:
-        return [Estimate(float(value), None, None) for value in values]
-    columns = _draw_percentiles(filled, shares).T
-    return list(map(_estimate, values, columns))
+    together = np.concatenate(filled)
+    estimates = []
+    for share in shares:
+        estimate = Estimate(float(np.quantile(together, share)), None, None)
+        if share == 0.5:
+            medians = [float(np.median(turn)) for turn in filled]
+            estimate = mean_time(medians)
+        estimates.append(estimate)
+    return estimates
 
 
-def _estimate(value: float, drawn: Array) -> Estimate:
-    low, high = _interval(drawn)
-    return Estimate(float(value), low, high)
+def mean_time(values: Sequence[float], comparisons: int = 1) -> Estimate:
+    """Return the geometric mean with the interval of the mean logarithm by t.
 
-
-def _draw_percentiles(turns: Sequence[Array], shares: Sequence[float]) -> Array:
-    """Return the percentiles [resample, share] of random selections of turns."""
-    random = np.random.default_rng(SEED)
-    drawn = np.empty((RESAMPLES, len(shares)))
-    for row in drawn:
-        picks = random.integers(0, len(turns), len(turns))
-        samples = np.concatenate([turns[index] for index in picks])
-        row[:] = np.quantile(samples, shares)
-    return drawn
-
-
-def time_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
-    """Return the geometric mean of ``times / reference`` by round.
-
-    Its interval is by the bootstrap over rounds. Both were measured in the same rounds,
-    right after each other, so whatever slowed a round down slowed down both. A median
-    would jump if runs are sometimes fast and sometimes slow in about as many rounds
-    each. A geometric mean gives the same ranking whichever of the two is the reference
-    (Fleming and Wallace, Communications of the ACM 29, 1986, pages 218-221).
-    """
-    ratios = np.asarray(times, float) / np.asarray(reference, float)
-    return bootstrap(ratios, _geometric_mean)
-
-
-def bootstrap(values: Array, statistic: Callable[..., Array]) -> Estimate:
-    """Return a statistic of independent values [n] with its percentile interval.
-
-    Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+    Exact for log-normal values.
 
     Args:
-        statistic: such as ``np.mean``; takes the keyword ``axis``.
+        values: above 0.
+        comparisons: intervals that must hold at the same time (Bonferroni).
     """
-    value = float(statistic(values, axis=0))
-    if len(values) < LEAST_FOR_INTERVAL:
-        return Estimate(value, None, None)
-    drawn = statistic(values[_draws(len(values))], axis=1)
-    return _estimate(value, drawn)
+    logs = np.log(np.asarray(values, float))
+    mean = float(logs.mean())
+    if len(logs) < LEAST_FOR_INTERVAL:
+        return Estimate(math.exp(mean), None, None)
+    half = _t_steps(len(logs), comparisons) * float(logs.std(ddof=1))
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _t_steps(number: int, comparisons: int = 1) -> float:
+    """Return half an interval's width in deviations."""
+    quantile = t_quantile(1 - ALPHA / 2 / comparisons, number - 1)
+    return quantile / math.sqrt(number)
+
+
+def time_ratio(
+    times: Sequence[float], reference: Sequence[float], comparisons: int = 1
+) -> Estimate:
+    """Return the geometric mean of ``times / reference`` by round, with its interval.
+
+    Both were measured in the same rounds, right after each other, so whatever slowed a
+    round down slowed down both. A geometric mean gives the same ranking whichever of
+    the two is the reference (Fleming and Wallace, Communications of the ACM 29, 1986,
+    pages 218-221).
+    """
+    ratios = np.asarray(times, float) / np.asarray(reference, float)
+    return mean_time(ratios.tolist(), comparisons)
+
+
+# Scores
+
+
+def mean_score(values: Sequence[float]) -> Estimate:
+    """Return a mean with an interval that allows for skewed values.
+
+    Hall's transformation of t (Hall, Journal of the Royal Statistical Society B 54,
+    1992, pages 221-228). Equal values tell nothing about the spread.
+    """
+    scores = np.asarray(values, float)
+    mean = float(scores.mean())
+    deviation = float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
+    if len(scores) < LEAST_FOR_INTERVAL or deviation <= 1e-12 * abs(mean):
+        return Estimate(mean, None, None)
+    skewness = float(np.mean((scores - mean) ** 3)) / float(scores.std()) ** 3
+    steps = _t_steps(len(scores))
+    low = mean - deviation * _untransformed(steps, skewness, len(scores))
+    high = mean - deviation * _untransformed(-steps, skewness, len(scores))
+    return Estimate(mean, low, high)
+
+
+def _untransformed(steps: float, skewness: float, number: int) -> float:
+    """Return the deviations from the mean that Hall's function maps to ``steps``."""
+    third = skewness / 3
+    shifted = steps - skewness / (6 * number)
+    if abs(third) < 1e-6:
+        return shifted
+    root: float = np.cbrt(1 + 3 * third * shifted)
+    return (root - 1) / third
+
+
+def wilson(successes: int, number: int) -> Estimate:
+    """Return a share with its score interval.
+
+    Wilson, Journal of the American Statistical Association 22, 1927, 209-212.
+    """
+    z = NORMAL.inv_cdf(1 - ALPHA / 2)
+    share = successes / number
+    divisor = 1 + z * z / number
+    middle = (share + z * z / (2 * number)) / divisor
+    variance = share * (1 - share) / number + z * z / (4 * number * number)
+    half = z / divisor * math.sqrt(variance)
+    # Rounding may put the share itself outside.
+    low = min(share, max(0.0, middle - half))
+    high = max(share, min(1.0, middle + half))
+    return Estimate(share, low, high)
+
+
+def share_p(successes: int, number: int, bound: float) -> tuple[float, float]:
+    """Return the exact one-sided p of a share below and above a bound."""
+    probabilities = binomial(number, bound)
+    below = float(probabilities[: successes + 1].sum())
+    above = float(probabilities[successes:].sum())
+    return min(1.0, below), min(1.0, above)
+
+
+# Differences
+
+
+def paired_difference(gains: int, losses: int, number: int) -> Estimate:
+    """Return the difference of two accuracies with its score interval.
+
+    Tango, Statistics in Medicine 17, 1998, pages 891-908.
+
+    Args:
+        gains: samples that only the new one gets right.
+        losses: samples that only the old one gets right.
+        number: all samples.
+    """
+    z = NORMAL.inv_cdf(1 - ALPHA / 2)
+    value = (gains - losses) / number
+    low = _score_end(gains, losses, number, -1.0, z)
+    high = _score_end(gains, losses, number, 1.0, -z)
+    return Estimate(value, min(low, value), max(high, value))
+
+
+def _score_end(
+    gains: int, losses: int, number: int, outside: float, score: float
+) -> float:
+    """Return the difference with a given score, between the estimate and ``outside``."""
+    inside = (gains - losses) / number
+    for _ in range(BISECTIONS):
+        middle = (inside + outside) / 2
+        if abs(difference_score(gains, losses, number, middle)) < abs(score):
+            inside = middle
+        else:
+            outside = middle
+    return (inside + outside) / 2
+
+
+def difference_score(gains: int, losses: int, number: int, difference: float) -> float:
+    """Return Tango's score of a true difference: normal if it is the true one."""
+    linear = -gains - losses + (2 * number - gains + losses) * difference
+    constant = -losses * difference * (1 - difference)
+    root = math.sqrt(max(0.0, linear * linear - 8 * number * constant))
+    lost_share = (root - linear) / (4 * number)
+    variance = number * (2 * lost_share + difference * (1 - difference))
+    distance = gains - losses - number * difference
+    if variance <= 1e-12:
+        return math.copysign(math.inf, distance) if abs(distance) > 1e-9 else 0.0
+    return distance / math.sqrt(variance)
 
 
 def mcnemar_exact(gains: int, losses: int) -> float:
@@ -120,36 +231,28 @@ def mcnemar_exact(gains: int, losses: int) -> float:
         losses: samples that only the old one gets right.
     """
     number = gains + losses
-    tail = sum(math.comb(number, count) for count in range(min(gains, losses) + 1))
-    return min(1.0, 2 * tail / (1 << number))
-
-
-def least_provable_loss(alpha: float = 0.05) -> int:
-    """Return the fewest losses, without a gain, that are significant.
-
-    That is, for which :func:`mcnemar_exact` falls below ``alpha``.
-    """
-    losses = 1
-    while mcnemar_exact(0, losses) >= alpha:
-        losses += 1
-    return losses
+    tail = float(binomial(number, 0.5)[: min(gains, losses) + 1].sum())
+    return min(1.0, 2 * tail)
 
 
 def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
     """Return the mean of paired differences, and its two-sided p.
 
-    The mean has its bootstrap interval. If it is chance, each difference could as well
-    have had the other sign: p is the share of all such changes of sign whose mean is at
-    least as far from 0 (Fisher, The Design of Experiments, 1935, section 21). With many
-    differences, random changes are drawn and 1 is added to both counts (Davison and
-    Hinkley, formula 4.11).
+    If it is chance, each difference could as well have had the other sign: p is the
+    share of all such changes of sign whose mean is at least as far from 0 (Fisher, The
+    Design of Experiments, 1935, section 21). With many differences, random changes are
+    drawn and 1 is added to both counts (Davison and Hinkley, Bootstrap Methods and
+    their Application, 1997, formula 4.11).
     """
     values = np.asarray(differences, float)
-    return bootstrap(values, np.mean), _permutation_p(values)
+    return mean_score(differences), _permutation_p(values)
 
 
 def _permutation_p(values: Array) -> float:
     """Return the share of changes of sign with at least as extreme a sum."""
+    if len(values) > MAX_DRAWN:
+        deviation = math.sqrt(float(values @ values)) or 1.0
+        return 2 * NORMAL.cdf(-abs(float(values.sum())) / deviation)
     sums = np.abs(_signs(len(values)) @ values)
     rounding = 1e-9 * float(np.abs(values).sum())
     observed = abs(float(values.sum())) - rounding
@@ -159,6 +262,7 @@ def _permutation_p(values: Array) -> float:
     return extreme_count / len(sums)
 
 
+@lru_cache(maxsize=4)
 def _signs(number: int) -> Array:
     """Return rows of -1 and 1, all or random ones."""
     if number > MAX_EXACT:
@@ -167,32 +271,36 @@ def _signs(number: int) -> Array:
     return 1.0 - 2.0 * bits
 
 
-def wilson(successes: int, number: int) -> Estimate:
-    """Return a share with its score interval.
+# Margins and several versions
 
-    Wilson, Journal of the American Statistical Association 22, 1927, 209-212.
+
+def classes_margin_p(gains: int, losses: int, number: int, margin: float) -> float:
+    """Return the one-sided p that the true loss of accuracy exceeds a margin."""
+    return 1 - NORMAL.cdf(difference_score(gains, losses, number, -margin))
+
+
+def mean_margin_p(differences: Sequence[float], margin: float) -> float:
+    """Return the one-sided p, by t, that the true mean lies below ``-margin``."""
+    values = np.asarray(differences, float)
+    if len(values) < LEAST_FOR_INTERVAL:
+        return 1.0
+    distance = float(values.mean()) + margin
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    if error <= 1e-12 * margin:
+        return 0.0 if distance > 0 else 1.0
+    return 1 - t_cdf(distance / error, len(values) - 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values adjusted for their number.
+
+    Holm, Scandinavian Journal of Statistics 6, 1979, pages 65-70.
     """
-    z = 1.959964
-    share = successes / number
-    divisor = 1 + z * z / number
-    middle = (share + z * z / (2 * number)) / divisor
-    variance = share * (1 - share) / number + z * z / (4 * number * number)
-    half = z / divisor * math.sqrt(variance)
-    # Rounding may put the share itself outside.
-    low = min(share, max(0.0, middle - half))
-    high = max(share, min(1.0, middle + half))
-    return Estimate(share, low, high)
-
-
-def _geometric_mean(values: Array, axis: int) -> Array:
-    mean: Array = np.exp(np.log(values).mean(axis=axis))
-    return mean
-
-
-def _draws(number: int) -> Array:
-    return np.random.default_rng(SEED).integers(0, number, (RESAMPLES, number))
-
-
-def _interval(drawn: Array) -> tuple[float, float]:
-    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(order):
+        scaled = p_values[index] * (len(p_values) - place)
+        largest = max(largest, min(1.0, scaled))
+        adjusted[index] = largest
+    return adjusted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketserve_lab.compare.recommend import recommend
+from pocketserve_lab.compare.recommend import recommend, two_digits
 
 ROUNDS = 20
 
@@ -46,6 +46,7 @@ def recommended(default: str = "a", **versions: dict[str, Any]) -> dict[str, Any
             "default": default,
             "reference": next(iter(versions)),
             "data": data,
+            "device": {"load": None},
         }
     )
 
@@ -88,7 +89,10 @@ def test_a_version_that_is_slower_only_by_chance_may_win_by_its_size() -> None:
     steady = in_turns(100, [1.0])
     result = recommended(a=steady, b=in_turns(50, [1.9], [0.75]))
     assert result["version"] == "b"
-    assert "1.2 times (0.99 to 1.4) as long as a" in result["sentences"]
+    assert (
+        "not measurably different from a (1.2 times as long as it; 0.95 to 1.5)"
+        in result["sentences"]
+    )
     assert recommended(a=steady, b=in_turns(50, [2.6], [0.75]))["version"] == "a"
 
 
@@ -110,7 +114,9 @@ def test_the_ranking_uses_one_kind_of_average() -> None:
     said = recommended(a=in_turns(100, [1.0]), b=in_turns(100, [0.1], [3.0]))[
         "sentences"
     ]
-    assert said.startswith("Serve b: its run takes 0.548 ms on average, 1.8 times")
+    assert said.startswith(
+        "Serve b: its run takes 0.55 ms on average of 20 turns, not measurably different "
+    )
 
 
 def test_two_sentences_explain_the_recommendation() -> None:
@@ -119,13 +125,14 @@ def test_two_sentences_explain_the_recommendation() -> None:
         a=version(2, 2000, 0.9), b=version(1, 1000, 0.9), c=version(4, 500, 1.0)
     )["sentences"]
     assert said == (
-        "Serve b: its run takes 1.09 ms on average, 2 times (2 to 2) as fast as a, the default version, with 1.0 kB "
-        "instead of 2.0 kB. It is not measurably worse than a (p = 0.5), the smallest is c, the most accurate is c, "
-        "and 10 labelled samples can show a loss from 60.0% on."
+        "Serve b: its run takes 1.1 ms on average of 20 turns, at least 2 times as fast as "
+        "a (2; 95% interval 2 to 2); a is the default version, and needs 2.0 kB instead "
+        "of 1.0 kB. It is not measurably worse than a (p = 0.5), the smallest is c, the "
+        "most accurate is c; 10 labelled samples: 0 of 10 answers differ."
     )
     kept = recommended(a=version(1, 100), b=version(2, 200))["sentences"]
     assert kept.startswith(
-        "Keep a, the default version: its run takes 1.09 ms on average"
+        "Keep a, the default version: its run takes 1.1 ms on average"
     )
     assert kept.count(". ") == 1
 
@@ -133,14 +140,21 @@ def test_two_sentences_explain_the_recommendation() -> None:
 def test_sentences_do_not_contradict_each_other() -> None:
     """Superlatives are true, gains aren't losses, and random numbers aren't samples."""
     kept = recommended(a=version(1, 100, 0.9), b=version(2, 50, 0.9))["sentences"]
-    first = "Keep a, the default version: its run takes 1.09 ms on average, and none that answers as well is faster. "
+    first = "Keep a, the default version: its run takes 1.1 ms on average of 20 turns, and none "
+    first += "that answers as well is faster. "
     assert kept.startswith(first)
     assert "the smallest is b" in kept
     kept = recommended(a=version(1.05, 50), b=version(1, 100))["sentences"]
-    assert "1.1 times (1.1 to 1.1) as long as b, whose file is not smaller. " in kept
+    assert "times as long as b (1.1; 95% interval 1.1 to 1.1); the file of b" in kept
     better = {
         **version(1, 50, 1.0),
-        "test": {"name": "McNemar, exact", "worse": False, "better": True, "p": 0.01},
+        "test": {
+            "name": "McNemar, exact",
+            "worse": False,
+            "better": True,
+            "p": 0.01,
+            "text": "8 gained, 0 lost",
+        },
     }
     assert (
         "It is measurably better than a (p = 0.01)"
@@ -150,11 +164,11 @@ def test_sentences_do_not_contradict_each_other() -> None:
         "sentences"
     ]
     assert lost.startswith(
-        "Serve a: its run takes 2.19 ms on average; b, the default version, is measurably worse. "
+        "Serve a: its run takes 2.2 ms on average of 20 turns; b, the default version, is measurably worse. "
     )
     gone = recommended("c", a=version(2, 100))["sentences"]
     assert gone.startswith(
-        "Serve a: its run takes 2.19 ms on average; c, the default version, was not compared. "
+        "Serve a: its run takes 2.2 ms on average of 20 turns; c, the default version, was not compared. "
     )
     made_up = recommend(
         {
@@ -162,6 +176,7 @@ def test_sentences_do_not_contradict_each_other() -> None:
             "default": "a",
             "reference": "a",
             "data": {"samples": []},
+            "device": {"load": None},
         }
     )
     assert "10 random inputs" in made_up["sentences"]
@@ -177,7 +192,7 @@ def test_one_turn_has_no_interval() -> None:
 
     result = recommended(a=single(1, 100), b=single(1.2, 50))
     assert result["version"] == "b"
-    assert ", 1.2 times as long as a, the default version" in result["sentences"]
+    assert "slower than a by an unknown factor, as 1 turn of" in result["sentences"]
 
 
 def test_without_a_good_version_nothing_is_recommended() -> None:
@@ -185,3 +200,36 @@ def test_without_a_good_version_nothing_is_recommended() -> None:
     result = recommended(a=version(1, 100, worse=True))
     assert result["version"] is None
     assert "Nothing is recommended" in result["sentences"]
+
+
+def test_a_margin_excludes_versions_without_proof() -> None:
+    """The reference needs none."""
+    slow, fast, proven = version(4, 100), version(1, 100), version(2, 100)
+    margin = {"margin": 0.01, "p": 0.2, "adjusted_p": 0.2, "is_within": False}
+    fast["test"]["margin"] = margin
+    proven["test"]["margin"] = {**margin, "adjusted_p": 0.001, "is_within": True}
+    result = recommend(
+        {
+            "versions": {"a": slow, "b": fast, "c": proven},
+            "default": "b",
+            "reference": "a",
+            "margin": 0.01,
+            "data": {"samples": ["0.png"]},
+            "device": {"load": 1e9},
+        }
+    )
+    assert result["version"] == "c"
+    said = result["sentences"]
+    assert "b, the default version, may lose more than the margin." in said
+    assert "shown to lose less than 1.00% against a (one-sided p = 0.001)" in said
+    assert said.endswith("Stop them and measure again.")
+    assert "shown to lose less than the margin" in result["rule"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1400.0, "1,400"), (1.25, "1.2"), (0.0964, "0.096"), (99.7, "100"), (3.0, "3")],
+)
+def test_ratios_have_two_digits(value: float, text: str) -> None:
+    """None has an exponent."""
+    assert two_digits(value) == text

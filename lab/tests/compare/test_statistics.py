@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, special, stats
 
+from pocketserve_lab.compare.significance.distributions import (
+    binomial,
+    t_cdf,
+    t_quantile,
+)
+from pocketserve_lab.compare.significance.power import provable_loss
 from pocketserve_lab.compare.statistics import (
-    bootstrap,
-    least_provable_loss,
+    holm,
     mcnemar_exact,
+    mean_score,
+    paired_difference,
     paired_permutation,
     percentiles,
+    share_p,
     time_ratio,
     wilson,
 )
@@ -36,9 +44,10 @@ def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs(
 
 def test_six_losses_are_the_fewest_that_show() -> None:
     """Five of five may be chance (p = 1/16), six of six not (p = 1/32)."""
-    assert least_provable_loss() == 6
-    assert mcnemar_exact(0, 5) == 1 / 16
-    assert mcnemar_exact(0, 6) == 1 / 32
+    assert provable_loss(5, 0, 0.05) is None
+    assert provable_loss(6, 0, 0.05) == pytest.approx(0.8 ** (1 / 6), abs=1e-4)
+    assert mcnemar_exact(0, 5) == pytest.approx(1 / 16)
+    assert mcnemar_exact(0, 6) == pytest.approx(1 / 32)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +61,74 @@ def test_wilson_agrees_with_scipy(successes: int, number: int) -> None:
     assert 0 <= low <= value <= high <= 1
 
 
-def test_bootstrap_of_a_mean_agrees_with_the_normal_interval() -> None:
-    """For 400 numbers both agree, and a second call gives the same result."""
+@pytest.mark.parametrize("freedom", [1, 2, 5, 9, 60, 61, 5000])
+@pytest.mark.parametrize("share", [0.01, 0.6, 0.8, 0.975, 0.9999])
+def test_t_agrees_with_scipy(freedom: int, share: float) -> None:
+    """On both sides of the change from the sum to the expansion."""
+    expected = float(stats.t.ppf(share, freedom))
+    assert t_quantile(share, freedom) == pytest.approx(expected, rel=1e-5)
+    assert t_cdf(expected, freedom) == pytest.approx(share, abs=1e-6)
+
+
+def test_binomial_agrees_with_scipy() -> None:
+    expected = stats.binom.pmf(np.arange(201), 200, 0.3)
+    assert binomial(200, 0.3) == pytest.approx(expected, abs=1e-12)
+    below, above = share_p(28, 30, 0.95)
+    assert below == pytest.approx(stats.binom.cdf(28, 30, 0.95))
+    assert above == pytest.approx(stats.binom.sf(27, 30, 0.95))
+    assert binomial(3, 1.0).tolist() == [0, 0, 0, 1]
+
+
+def test_the_interval_of_a_mean_agrees_with_the_normal_one() -> None:
+    """For 400 numbers; equal numbers have none."""
     values = np.random.default_rng(1).normal(3, 2, 400)
-    value, low, high = bootstrap(values, np.mean)
+    value, low, high = mean_score(values)
     half = 1.96 * values.std(ddof=1) / 20
     assert value == values.mean()
     assert (low, high) == pytest.approx((value - half, value + half), abs=0.05)
-    assert bootstrap(values, np.mean) == (value, low, high)
+    assert mean_score([0.5] * 400) == (0.5, None, None)
+
+
+def constrained_score(gains: int, losses: int, number: int, difference: float) -> float:
+    """Return the score of a difference by maximising the likelihood numerically."""
+
+    def unlikelihood(lost_share: float) -> float:
+        gained = lost_share + difference
+        equal = 1 - lost_share - gained
+        return -float(
+            special.xlogy(gains, gained)
+            + special.xlogy(losses, lost_share)
+            + special.xlogy(number - gains - losses, equal)
+        )
+
+    bounds = (max(0.0, -difference) + 1e-12, (1 - difference) / 2 - 1e-12)
+    options = {"xatol": 1e-12}
+    best = optimize.minimize_scalar(
+        unlikelihood, bounds=bounds, method="bounded", options=options
+    )
+    variance = number * (2 * best.x + difference * (1 - difference))
+    return float((gains - losses - number * difference) / np.sqrt(variance))
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "number"), [(9, 1, 32), (1, 9, 32), (5, 5, 100), (2, 40, 1000)]
+)
+def test_the_paired_difference_inverts_the_score_test(
+    gains: int, losses: int, number: int
+) -> None:
+    """At its ends, the score is the normal quantile."""
+    value, low, high = paired_difference(gains, losses, number)
+    assert low is not None
+    assert high is not None
+    assert low < value < high
+    scores = [constrained_score(gains, losses, number, end) for end in (low, high)]
+    assert scores == pytest.approx([1.96, -1.96], abs=2e-3)
+
+
+def test_holm_adjusts_in_steps() -> None:
+    """The smallest p counts for all, the next for the rest, and none falls below it."""
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([]) == []
 
 
 def test_paired_permutation_tells_a_loss_from_chance() -> None:
@@ -71,7 +140,7 @@ def test_paired_permutation_tells_a_loss_from_chance() -> None:
     assert estimate.high < 0
     assert estimate.value == pytest.approx(-0.5)
     assert paired_permutation(noise - noise.mean())[1] > 0.5
-    assert paired_permutation([0.0] * 20) == ((0.0, 0.0, 0.0), 1.0)
+    assert paired_permutation([0.0] * 20) == ((0.0, None, None), 1.0)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 6, 12, 13])
@@ -82,7 +151,7 @@ def test_few_differences_prove_little(number: int) -> None:
     assert (p < 0.05) == (number >= 6)
 
 
-@pytest.mark.parametrize("number", [4, 9, 40])
+@pytest.mark.parametrize("number", [4, 9, 40, 300])
 def test_permutation_agrees_with_scipy(number: int) -> None:
     """It is exact for few differences, and approximate for many."""
     values = np.random.default_rng(number).normal(-0.3, 1, number)
@@ -98,15 +167,18 @@ def test_permutation_agrees_with_scipy(number: int) -> None:
     )
 
 
-def test_whole_turns_are_drawn() -> None:
+def test_a_turn_counts_once() -> None:
     """Samples of a turn are alike, so differing turns make a wide interval."""
     alike = [[1.0, 2.0, 3.0]] * 20
     apart = [[1.0] * 50] * 10 + [[3.0] * 50] * 10
-    (median, low, high), *_ = percentiles(alike)
-    assert median == low == high == 2.0
-    (_, low, high), *_ = percentiles(apart)
-    assert low == 1.0
-    assert high == 3.0
+    median, *tails = percentiles(alike)
+    assert median == pytest.approx((2.0, 2.0, 2.0))
+    assert all(tail.low is None for tail in tails)
+    value, low, high = percentiles(apart)[0]
+    assert low is not None
+    assert high is not None
+    assert value == pytest.approx(3**0.5)
+    assert high / low > 1.5
     with pytest.raises(ValueError, match="no samples"):
         percentiles([[]])
 
@@ -114,9 +186,12 @@ def test_whole_turns_are_drawn() -> None:
 def test_percentiles_weight_all_samples_equally() -> None:
     """Turns may have different lengths."""
     values = [
-        value for value, _, _ in percentiles([[float(number)] for number in range(101)])
+        value
+        for value, _, _ in percentiles(
+            [[float(number)] for number in range(1, 101)], [0.9, 0.99]
+        )
     ]
-    assert values == pytest.approx([50, 90, 99])
+    assert values == pytest.approx([90.1, 99.01])
 
 
 def test_a_ratio_is_computed_round_by_round() -> None:
@@ -142,7 +217,8 @@ def test_a_ratio_does_not_depend_on_the_reference(
 def test_too_few_turns_have_no_interval() -> None:
     """One turn has no width, and five would miss the median too often."""
     for number in (1, 5):
-        assert percentiles([[1.0, 2.0, 3.0]] * number, [0.5]) == [(2.0, None, None)]
+        median = percentiles([[1.0, 2.0, 3.0]] * number, [0.5])[0]
+        assert median == (pytest.approx(2.0), None, None)
         value, *ends = time_ratio([2.0] * number, [1.0] * number)
         assert value == pytest.approx(2.0)
         assert ends == [None, None]

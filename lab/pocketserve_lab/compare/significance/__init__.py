@@ -1,0 +1,1 @@
+"""Tests of significance: quantiles, power and verdicts."""
