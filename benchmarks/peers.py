@@ -217,19 +217,21 @@ def _install(environment: str) -> str:
     return ""
 
 
+SEE_ABOVE = ": see its error above"
+"""The end of a message of ``tools/environment.py``."""
+
+
 def reason_of(errors: str) -> str:
     """Return the most useful line of an error output."""
-    lines = [
-        line
-        for line in errors.strip().splitlines()
-        if not line.endswith(" said why above")
-    ]
-    told = [
-        line.removeprefix("ERROR:").strip()
-        for line in lines
-        if line.startswith("ERROR:")
-    ]
-    return (told or lines or ["no reason given"])[-1]
+    reasons = []
+    errors_of_pip = []
+    for line in errors.strip().splitlines():
+        if line.endswith(SEE_ABOVE):
+            continue
+        reasons.append(line)
+        if line.startswith("ERROR:"):
+            errors_of_pip.append(line.removeprefix("ERROR:").strip())
+    return (errors_of_pip or reasons or ["no reason given"])[-1]
 
 
 @functools.cache

@@ -55,11 +55,11 @@ def test_the_image_is_complete_and_runs_without_root() -> None:
     (user,) = re.findall(r"^USER (.*)$", CONTAINER, re.MULTILINE)
     assert f"--uid {user} " in CONTAINER
     assert int(user) > 0
-    let_in = set()
+    included = set()
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         if line[0] == "!":
-            let_in.add(line[1:])
-    assert let_in == {
+            included.add(line[1:])
+    assert included == {
         "server",
         "client",
         "lab",

@@ -218,7 +218,7 @@ ENVIRONMENTS = {
 
 def main(names: list[str]) -> int:
     """Create missing environments."""
-    if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have an older Python
+    if sys.version_info < (3, 11):  # noqa: UP036  # an older Python may run this
         print(
             "pocketserve needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)",
             file=sys.stderr,
@@ -235,7 +235,8 @@ def main(names: list[str]) -> int:
             ensure(name)
         except subprocess.CalledProcessError as error:
             print(
-                f"{ENVIRONMENTS[name].folder} could not be made: {error.cmd[0]} said why above",
+                f"{error.cmd[0]} cannot create {ENVIRONMENTS[name].folder}: "
+                "see its error above",
                 file=sys.stderr,
             )
             return 1

@@ -1,7 +1,7 @@
 """Tensors as NumPy arrays, and specs of inputs and outputs.
 
-BF16 has no NumPy type of its own: its arrays hold the 16 bits as ``uint16``, and whoever computes with them
-converts. BYTES arrays have dtype ``object`` and ``bytes`` elements.
+NumPy has no BF16: such arrays have the 16 bits as ``uint16``, and code that computes
+with them converts them first. BYTES arrays have dtype ``object`` and ``bytes`` elements.
 """
 
 from __future__ import annotations

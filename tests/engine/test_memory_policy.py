@@ -198,7 +198,7 @@ def anonymous_bytes() -> int:
 reads_memory = pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists()
     or not hasattr(ctypes.CDLL(None), "malloc_trim"),
-    reason="memory is read from /proc, and glibc's is looked at",
+    reason="reads memory from /proc and trims glibc's heap",
 )
 
 

@@ -572,7 +572,7 @@ def sizes() -> list[Vector]:
     return [
         large(
             "request",
-            "One byte more than 1 MiB over max_frame: not worth reading.",
+            "One byte more than 1 MiB over max_frame: it is rejected unread.",
             "server",
             frame("REQUEST", body_length=4096 + MIB + 1, **over),
             max_body=4096,
@@ -591,7 +591,7 @@ def sizes() -> list[Vector]:
         ),
         large(
             "response",
-            "The client named its limit; one byte more is a broken server.",
+            "One byte over the limit that the client sent: the server is broken.",
             "client",
             frame("RESPONSE", body_length=4097, **over),
             max_body=4096,
@@ -612,7 +612,7 @@ def sizes() -> list[Vector]:
         large("hello", "4,097 bytes with the header.", "server", hello, awaits="HELLO"),
         large(
             "auth_announced",
-            "64 MiB are announced by a stranger; nothing is reserved.",
+            "An unauthenticated client announces 64 MiB; no memory is reserved.",
             "server",
             frame("AUTH", body=b"", body_length=64 * MIB, json_length=64 * MIB),
             awaits="AUTH",

@@ -202,7 +202,7 @@ def bodies() -> list[Vector]:
         ),
         server(
             "body_discarded_unchecked",
-            "What is thrown away is not looked at: these extensions are broken.",
+            "A discarded body is not parsed: its extensions are broken.",
             odd_ext,
         ),
         frames_vector(
@@ -762,7 +762,7 @@ def skipped() -> list[Vector]:
         ),
         frames_vector(
             "skip_unchecked_extensions",
-            "The extensions of a skipped frame are not looked at.",
+            "The extensions of a skipped frame are not parsed.",
             "skipping",
             "client",
             [broken, ok(1)],

@@ -552,7 +552,7 @@ def bad_challenges() -> list[Vector]:
         bad("array", "An array.", b"[]"),
         bad(
             "downgrade",
-            "No token is asked for although the client has one: a stranger on the port.",
+            "The server wants no token, but the client has one: another program has the port.",
             {"auth": "none"},
             "UNAUTHORIZED",
         ),
@@ -705,7 +705,7 @@ def bad_readies() -> list[Vector]:
         ),
         bad(
             "proof_missing",
-            "A squatter that accepts every client.",
+            "Another program has the port and accepts every client.",
             {"proof": ...},
             "UNAUTHORIZED",
         ),

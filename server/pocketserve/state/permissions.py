@@ -65,11 +65,13 @@ def _group(number: int, user: int) -> tuple[str, bool]:
         import grp
         import pwd
 
-        group, owner = grp.getgrgid(number), pwd.getpwuid(user)
+        group = grp.getgrgid(number)
+        owner = pwd.getpwuid(user)
     except (ImportError, KeyError):
         return str(number), number == user
     is_own = owner.pw_gid == number and group.gr_name == owner.pw_name
-    return group.gr_name, is_own and not set(group.gr_mem) - {owner.pw_name}
+    other_members = set(group.gr_mem) - {owner.pw_name}
+    return group.gr_name, is_own and not other_members
 
 
 class StateFolderError(Exception):

@@ -58,7 +58,10 @@ class EndedError(WorkerError):
 
 
 class Worker:
-    """The Node process of all sessions. Whoever holds :meth:`exclusive` may start it and send it requests."""
+    """The Node process of all sessions.
+
+    Only the thread inside :meth:`exclusive` may start it and send it requests.
+    """
 
     def __init__(
         self, modules: Path | None, node: str, idle_s: float, run_timeout_s: float

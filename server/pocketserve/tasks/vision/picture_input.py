@@ -188,7 +188,7 @@ class PictureInput:
     def assumptions(self) -> list[str]:
         """Return the defaults that are used because no file states them.
 
-        Whoever states the range of pixels knows the input, so the rest isn't reported then.
+        If the range of pixels is stated, the rest isn't reported, either.
         """
         options = self.options
         takes_reals = self.spec.datatype.startswith("FP")

@@ -82,8 +82,8 @@ class FrameWriter:
             if self._ending:
                 return
             if not self._busy:
-                # Under the lock, which it does not hold for long: to give it back first would take it once more to
-                # say that all was sent. Whoever has a frame now would wait for the end of this one in any case.
+                # Send under the lock: releasing it first would mean acquiring it again to
+                # mark the frame as sent, and other frames wait for this one anyway.
                 rest = self._send(chunks, size)
                 if rest is _NOTHING:
                     return
