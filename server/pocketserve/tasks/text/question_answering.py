@@ -184,10 +184,10 @@ class QuestionAnswering:
         top_k = TOP_K if options.top_k is None else options.top_k
         scores = self._scores(runs, context, top_k)
         if self._options.impossible:
-            nothing = []
+            no_answer_scores = []
             for run, window in zip(runs, windows, strict=True):
-                nothing.append(self._score_of_nothing(run, window, before))
-            scores[0, 0] = min(nothing)
+                no_answer_scores.append(self._score_of_nothing(run, window, before))
+            scores[0, 0] = min(no_answer_scores)
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         threshold = float("-inf") if options.threshold is None else options.threshold
         answers: Answer = []
@@ -303,15 +303,15 @@ def _without_space(token: Token, text: str) -> Token:
     return token._replace(start=token.end - len(text[token.start : token.end].lstrip()))
 
 
-def _chosen_output(facts: ModelFacts, chosen: str | None, part: str) -> str | None:
+def _chosen_output(facts: ModelFacts, name: str | None, part: str) -> str | None:
     """Return the output that the manifest names, or the usual one."""
-    if not chosen:
+    if not name:
         return _output(facts, part)
     by_alias = {}
     for spec in facts.outputs:
-        for name in (*spec.aliases, spec.name):
-            by_alias[name] = spec.name
-    return by_alias.get(chosen)
+        for alias in (*spec.aliases, spec.name):
+            by_alias[alias] = spec.name
+    return by_alias.get(name)
 
 
 def _output(facts: ModelFacts, part: str) -> str | None:
