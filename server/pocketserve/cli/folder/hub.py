@@ -247,15 +247,7 @@ def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedMo
     hub = Hub(progress)
     repo = hub.list_files(parts["repo"], parts["revision"] or "main", stage)
     model = choose_file(repo, parts["path"] or "")
-    files = _files_of(repo, model)
-    if PurePosixPath(model).name == CONFIG:
-        files += _weights_of(hub, repo, model, stage)
-        files = list(dict.fromkeys(files))
-    check_room(request.folder, sum(repo.files[file].size for file in files))
-    more = [file for file in _named_by(hub, repo, model, stage) if file not in files]
-    if more:
-        files += more
-        check_room(request.folder, sum(repo.files[file].size for file in files))
+    files = _choose_files(hub, repo, model, request, stage)
     _fetch_all(hub, repo, files, model, stage, home)
     provenance = {
         "source": f"hf:{repo.name}/{model}".removesuffix("/."),
@@ -267,6 +259,28 @@ def take_hub(request: AddRequest, stage: Stage, progress: Progress) -> FetchedMo
     elif request.sha256 is not None:
         raise CommandError("--sha256 is that of a file, and this model is a folder")
     return FetchedModel(name, provenance, repo.license or find_license(home))
+
+
+def _choose_files(
+    hub: Hub, repo: HubRepo, model: str, request: AddRequest, stage: Stage
+) -> list[str]:
+    """Return the files of a model, some of which its first files name.
+
+    Raises:
+        CommandError: it can't be served, or the disk has too little room.
+    """
+    files = _files_of(repo, model)
+    if PurePosixPath(model).name == CONFIG:
+        files += _weights_of(hub, repo, model, stage)
+    check_room(request.folder, _total_bytes(repo, files))
+    files += _named_by(hub, repo, model, stage)
+    files = list(dict.fromkeys(files))
+    check_room(request.folder, _total_bytes(repo, files))
+    return files
+
+
+def _total_bytes(repo: HubRepo, files: Sequence[str]) -> int:
+    return sum(repo.files[file].size for file in files)
 
 
 def _files_of(repo: HubRepo, model: str) -> list[str]:
@@ -525,7 +539,7 @@ def _bytes_of(repo: HubRepo, model: str) -> int:
     files = [model, *gguf_parts(repo.files, model)]
     if model not in repo.files:
         files = _below(repo, model)
-    return sum(repo.files[file].size for file in files)
+    return _total_bytes(repo, files)
 
 
 def _print_choice(sentence: str, lines: Sequence[str]) -> None:

@@ -68,9 +68,9 @@ def choose_gguf(sizes: Mapping[str, int], room: int) -> GgufChoice | None:
         return None
     stems = sorted({_stem(file) for file in models})
     if len(stems) > 1:
-        shown = ", ".join(excerpt(stem, 60) for stem in stems[:MAX_STEMS])
+        listed = ", ".join(excerpt(stem, 60) for stem in stems[:MAX_STEMS])
         more = ", …" if len(stems) > MAX_STEMS else ""
-        text = f"its GGUF files are of {len(stems)} models ({shown}{more}); name one:"
+        text = f"its GGUF files are of {len(stems)} models ({listed}{more}); name one:"
         return GgufChoice("", text)
     return _choose_size(whole, room)
 

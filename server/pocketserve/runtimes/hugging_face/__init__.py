@@ -24,7 +24,7 @@ FORMATS = (
         confines_itself=True,
         other_files=late(f"{__name__}.folder.other_files"),
         properties=late(f"{__name__}.folder.read_folder_facts"),
-        task=late(f"{__name__}.folder.task_of"),
+        task=late(f"{__name__}.folder.folder_task"),
         memory=late(f"{__name__}.session.folder_bytes"),
     ),
     ModelFormat(

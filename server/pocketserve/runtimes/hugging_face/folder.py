@@ -93,7 +93,7 @@ def is_language_model(path: Path) -> bool:
     return any(is_weight_file(name) for name in names)
 
 
-def task_of(path: Path) -> str:
+def folder_task(path: Path) -> str:
     """Return the task of a claimed ``config.json``."""
     return "text-generation"
 
@@ -183,8 +183,11 @@ def read_architecture(path: Path) -> tuple[str, str]:
     kind = config.get("model_type")
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else kind
-    shown = [value if isinstance(value, str) else "unknown" for value in (kind, name)]
-    return shown[0][:MAX_TEXT], shown[1][:MAX_TEXT]
+    return _text_or_unknown(kind), _text_or_unknown(name)
+
+
+def _text_or_unknown(value: Any) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else "unknown"
 
 
 def _refuse_quantised(config: Mapping[str, Any]) -> None:

@@ -21,6 +21,6 @@ FORMATS = (
         other_files=late("pocketserve.formats.gguf_parts.later_parts"),
         properties=late(f"{__name__}.description.read_header_facts"),
         memory=late(f"{__name__}.memory.required_bytes"),
-        task=late(f"{__name__}.description.task_of"),
+        task=late(f"{__name__}.description.gguf_task"),
     ),
 )

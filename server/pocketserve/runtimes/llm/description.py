@@ -24,7 +24,7 @@ def read_header_facts(path: Path) -> Mapping[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def task_of(path: Path) -> str:
+def gguf_task(path: Path) -> str:
     """Return a file's task; empty if it can't be read."""
     try:
         header = read_gguf(path)

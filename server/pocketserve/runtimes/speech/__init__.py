@@ -16,7 +16,7 @@ FORMATS = (
         packages=("onnxruntime",),
         install=INSTALL,
         own_threads=True,
-        task=late(f"{__name__}.files.task_of"),
+        task=late(f"{__name__}.files.speech_task"),
         other_files=late(f"{__name__}.files.decoder_files"),
     ),
     ModelFormat(
@@ -27,7 +27,7 @@ FORMATS = (
         packages=("torch",),
         install=INSTALL_TORCH,
         own_threads=True,
-        task=late(f"{__name__}.files.task_of"),
+        task=late(f"{__name__}.files.speech_task"),
         last_choice=True,
         other_files=late(f"{__name__}.files.config_file"),
     ),

@@ -40,7 +40,7 @@ def is_whisper_weights(path: Path) -> bool:
     return path.name == WEIGHTS and model_type(path.parent) == "whisper"
 
 
-def task_of(path: Path) -> str:
+def speech_task(path: Path) -> str:
     """Return the task of a claimed file."""
     return "speech-to-text"
 

@@ -185,14 +185,14 @@ def _damage(log: str) -> str:
     return ""
 
 
-class _Result(NamedTuple):
+class _Decoded(NamedTuple):
     """The bytes of samples that ffmpeg wrote, and its log."""
 
     size: int
     log: str
 
 
-def _run(job: _Decoding, spool: IO[bytes], *, may_fail: bool = False) -> _Result:
+def _run(job: _Decoding, spool: IO[bytes], *, may_fail: bool = False) -> _Decoded:
     """Write ffmpeg's samples to a file."""
     log = ChildLog()
     try:
@@ -211,7 +211,7 @@ def _run(job: _Decoding, spool: IO[bytes], *, may_fail: bool = False) -> _Result
             if code < 0:
                 line = f"ffmpeg ended with {describe_end(code)}"
             raise _unreadable(job.kind, line)
-        return _Result(size, log.tail())
+        return _Decoded(size, log.tail())
     finally:
         log.close()
 
