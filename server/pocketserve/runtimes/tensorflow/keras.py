@@ -43,6 +43,9 @@ MAX_INFLATION = 100
 Keras does not compress; a zip bomb has a ratio of 1,000.
 """
 
+MAX_METADATA_BYTES = 1 << 16
+"""Keras writes its version and a date: some dozens of bytes."""
+
 
 class KerasRuntime:
     """Opens Keras models."""
@@ -200,7 +203,10 @@ def _check_archive(path: Path) -> str:
                 )
             metadata: Any = {}
             if "metadata.json" in names:
-                metadata = json.loads(archive.read("metadata.json"))
+                with archive.open("metadata.json") as file:
+                    content = file.read(MAX_METADATA_BYTES + 1)
+                if len(content) <= MAX_METADATA_BYTES:
+                    metadata = json.loads(content)
     except (
         zipfile.BadZipFile,
         ValueError,
