@@ -49,6 +49,7 @@ from pocketserve.trust.verified_files import not_trusted, read_code
 
 PROPERTIES = "extra/config.txt"
 MAX_PROPERTIES_BYTES = 4 * 2**20
+MAX_SIZE_TEXT = 100  # characters, such as "[640, 640]"
 MAX_SIDE = 1 << 14
 
 
@@ -203,8 +204,11 @@ def _picture_input(
     arguments: Sequence[Argument], properties: Mapping[str, str]
 ) -> tuple[TensorSpec, ...]:
     """Return the input by the file's properties, if possible."""
+    size = properties.get("imgsz", "")
+    if len(size) > MAX_SIZE_TEXT:  # the parser takes much memory for nested brackets
+        return ()
     try:
-        height, width = ast.literal_eval(properties["imgsz"])
+        height, width = ast.literal_eval(size)
         shape = (
             int(properties["batch"]),
             int(properties.get("channels", "3")),
