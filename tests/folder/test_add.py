@@ -940,6 +940,14 @@ def test_the_index_names_the_weights_of_a_hugging_face_folder(
         ({"architectures": ["BertForMaskedLM"]}, {}, "names BertForMaskedLM, which is"),
         ({"architectures": 7, "model_type": []}, {}, "names unknown, which is not"),
         ({"quantization_config": {"quant_method": "awq"}}, {}, "quantised (awq) for"),
+        (
+            {
+                "architectures": ["BertForSequenceClassification"],
+                "quantization_config": {"quant_method": "awq"},
+            },
+            {},
+            "quantised",
+        ),
         ({"num_hidden_layers": -1}, {}, "num_hidden_layers must be from 1"),
         (
             {},

@@ -73,9 +73,13 @@ def other_files(path: Path) -> list[str]:
     """Return the names of the files beside ``config.json`` that a load reads.
 
     Raises:
-        ModelLoadError: there are no weights that may be opened.
+        ModelLoadError: it is quantised, or there are no weights that may be opened.
     """
     folder = path.parent
+    try:
+        _refuse_quantised(read_json(path))
+    except DamagedFileError as error:
+        raise ModelLoadError(str(error)) from error
     names = []
     for name in (*TOKENIZER_FILES, *PROCESSOR_FILES, MODULES):
         if (folder / name).is_file():
