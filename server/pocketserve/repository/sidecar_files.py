@@ -49,6 +49,7 @@ NAMES: Final = (
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
+    "vocab.json",
     "spiece.model",
     "modules.json",
     "sentence_bert_config.json",

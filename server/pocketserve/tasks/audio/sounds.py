@@ -106,8 +106,14 @@ class SoundInput:
             window = extractor.window
         return self._features.window(window, options.context)
 
-    def read(self, body: memoryview, hints: Hints) -> wav.Sound:
-        """Return a request's sound at the model's rate and with its channels."""
+    def read(
+        self, body: memoryview, hints: Hints, *, normalizes: bool = True
+    ) -> wav.Sound:
+        """Return a request's sound at the model's rate and with its channels.
+
+        Args:
+            normalizes: False leaves that to :meth:`normalized`, for parts of the sound.
+        """
         samples, rate = self._decode(body, hints)
         if samples.shape[1] != self._channels:
             mono = samples.mean(axis=1, keepdims=True)
@@ -117,11 +123,17 @@ class SoundInput:
                 "the sound is too long once it has the model's sampling rate; send it in parts"
             )
         samples = resample(samples, rate, self._rate)
+        if normalizes:
+            samples = self.normalized(samples)
+        return wav.Sound(samples.astype(np.float32, copy=False), self._rate)
+
+    def normalized(self, samples: Array) -> Array:
+        """Return samples with the mean and size that the model expects."""
         if self._normalize == "zero-mean":
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + EPSILON)
         elif self._normalize == "peak":
             samples = samples / max(float(np.abs(samples).max()), EPSILON)
-        return wav.Sound(samples.astype(np.float32, copy=False), self._rate)
+        return samples.astype(np.float32, copy=False)
 
     def windows(self, sound: wav.Sound) -> list[SoundWindow]:
         """Return the sound in the model's windows, in order; at least one."""

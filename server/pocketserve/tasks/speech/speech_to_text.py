@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 NAME: Final = "speech-to-text"
 FORMATS: Final = ("whisper", "whisper-torch")
+CTC_FORMATS: Final = ("onnx",)
+CTC: Final = "ForCTC"
+"""The end of the class names of CTC models, such as Wav2Vec2ForCTC."""
+
 MAX_CONTEXT: Final = 223
 """Tokens of a prompt; only the last ones count."""
 
@@ -94,6 +98,8 @@ class SpeechToText:
     name = NAME
     media = "sound"
     transcribes = True
+    normalizes = True
+    """Whether the whole sound is normalised; otherwise each window is."""
 
     def __init__(self, facts: ModelFacts) -> None:
         config = facts.json_beside(CONFIG)
@@ -160,7 +166,7 @@ class SpeechToText:
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Decode a sound; the context is its samples [n] at the model's rate."""
-        sound = self._input.read(body, hints)
+        sound = self._input.read(body, hints, normalizes=self.normalizes)
         return Prepared([], np.ascontiguousarray(sound.samples[:, 0]))
 
     def transcribe(
@@ -287,8 +293,30 @@ def entries_of(transcript: Transcript) -> Answer:
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether the files are those of a Whisper model."""
-    return facts.version.format.name in FORMATS
+    """Return whether the files are those of a Whisper model, or of a CTC model."""
+    return facts.version.format.name in FORMATS or _is_ctc(facts)
+
+
+def _is_ctc(facts: ModelFacts) -> bool:
+    """Return whether ``config.json`` names a CTC model of speech."""
+    if facts.version.format.name not in CTC_FORMATS:
+        return False
+    try:
+        architectures = facts.json_beside(CONFIG).get("architectures")
+    except ModelLoadError:
+        return False
+    names = architectures if isinstance(architectures, list) else []
+    return any(isinstance(name, str) and name.endswith(CTC) for name in names)
+
+
+def create(facts: ModelFacts) -> SpeechToText:
+    """Create the task of a Whisper model, or of a CTC model."""
+    if facts.version.format.name in FORMATS:
+        return SpeechToText(facts)
+    # Imported late: few models are of this kind.
+    from pocketserve.tasks.speech.ctc_to_text import CtcToText
+
+    return CtcToText(facts)
 
 
 FIELDS: Final = (
@@ -299,5 +327,5 @@ FIELDS: Final = (
 )
 CALL: Final = TaskCall("transcribe", "sound", "Segment", FIELDS)
 TASK: Final = TaskDefinition(
-    NAME, fits, SpeechToText, (AUDIO, SPECTROGRAM, SPEECH), calls=(CALL,)
+    NAME, fits, create, (AUDIO, SPECTROGRAM, SPEECH), calls=(CALL,)
 )
