@@ -282,7 +282,10 @@ class Served:
         from pocketserve.service import Service
 
         self._service = Service(
-            load_config({"models_dir": models, "state_dir": state}, environ={})
+            load_config(
+                {"models_dir": models, "state_dir": state, "request_timeout": 600},
+                environ={},
+            )
         )
 
     def ask(self, name: str, content: Any, **query: Any) -> list[dict[str, Any]]:

@@ -103,9 +103,9 @@ def run(options: argparse.Namespace) -> int:
         from pocketserve_lab.tuning import tune
 
         return tune(options)
-    from pocketserve_lab.language.comparison import is_language_model
+    from pocketserve_lab.language.comparison import is_for_text
 
-    if is_language_model(options.model, options.models_dir):
+    if is_for_text(options.model, options.models_dir):
         return _bench_language_model(options)
     result = _measure(options)
     if options.json:

@@ -147,9 +147,9 @@ def _print_report(result: dict[str, Any], applied: str) -> None:
 
 
 def _is_language_model(options: argparse.Namespace) -> bool:
-    from pocketserve_lab.language.comparison import is_language_model
+    from pocketserve_lab.language.comparison import is_for_text
 
-    return is_language_model(options.model[0], options.models_dir)
+    return is_for_text(options.model[0], options.models_dir)
 
 
 def _compare_language_model(options: argparse.Namespace) -> int:
@@ -158,10 +158,10 @@ def _compare_language_model(options: argparse.Namespace) -> int:
         compare_language_versions,
     )
     from pocketserve_lab.language.report import print_language_report
-    from pocketserve_lab.language.texts import read_text
+    from pocketserve_lab.language.texts import read_sample_text
 
-    others = (options.apply, options.html, options.png, options.device, options.layers)
-    if any(others):
+    foreign = (options.apply, options.html, options.png, options.device, options.layers)
+    if any(foreign):
         raise CommandError(
             "--apply, --device, --html, --layers and --png don't apply to language"
             " models"
@@ -169,7 +169,7 @@ def _compare_language_model(options: argparse.Namespace) -> int:
     plan = LanguagePlan(
         options.model[0],
         options.models_dir,
-        read_text(options.data),
+        read_sample_text(options.data),
         _names(options.versions),
         options.reference,
         options.seconds,

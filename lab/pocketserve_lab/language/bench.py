@@ -69,12 +69,7 @@ def bench_language_model(plan: BenchPlan) -> dict[str, Any]:
         plan.model, plan.models_dir, threads=plan.threads
     )
     try:
-        version = plan.version or version
-        if version not in (None, service.entry(name).default_version):
-            raise CommandError(
-                "a language model is measured in its default version; pocketserve"
-                f" compare {name} measures all"
-            )
+        _check_version(service, name, plan.version)
         with service.running(name, version) as (_, handle):
             session = handle.model.sessions[0]
             if not isinstance(session, LlmSession) or session.header.pooling:
@@ -88,13 +83,21 @@ def bench_language_model(plan: BenchPlan) -> dict[str, Any]:
     return {"model": name, "load": load, **figures}
 
 
+def _check_version(service: Service, name: str, version: str | None) -> None:
+    """Raise CommandError for another version than the default one."""
+    if version not in (None, service.entry(name).default_version):
+        raise CommandError(
+            "a language model is measured in its default version; pocketserve"
+            f" compare {name} measures all"
+        )
+
+
 def _measure_ways(
     service: Service, name: str, session: LlmSession, plan: BenchPlan
 ) -> dict[str, Any]:
     from pocketserve_client import Client
 
     settings = ("--threads", str(plan.threads), "--low-power", "off")
-    progress = Progress()
     with (
         own_server(service.config.models_dir, *settings) as server,
         Client(server.socket, token_file=server.token_file) as framed,
@@ -108,22 +111,26 @@ def _measure_ways(
         began = time.perf_counter()
         ways["socket"]()
         first_answer_ms = (time.perf_counter() - began) * 1e3
-        samples = _take_turns(ways, plan, progress)
+        samples = _take_turns(ways, plan)
         memory = memory_of(server.pid)
-    progress.end()
+    summaries = {}
+    for way, times in samples.items():
+        summaries[way] = _summary(times)
     return {
         "first_answer_ms": first_answer_ms,
-        "ways": {way: _summary(times) for way, times in samples.items()},
+        "ways": summaries,
         "server_memory_bytes": memory,
     }
 
 
 def _take_turns(
-    ways: Mapping[str, Callable[[], WayTime]], plan: BenchPlan, progress: Progress
+    ways: Mapping[str, Callable[[], WayTime]], plan: BenchPlan
 ) -> dict[str, list[WayTime]]:
-    samples: dict[str, list[WayTime]] = {way: [] for way in ways}
-    for ask in ways.values():
+    progress = Progress()
+    samples: dict[str, list[WayTime]] = {}
+    for way, ask in ways.items():
         ask()  # warm-up
+        samples[way] = []
     order = list(ways)
     began = time.monotonic()
     for number in range(plan.rounds):
@@ -134,6 +141,7 @@ def _take_turns(
         progress.show("measuring", min(1.0, share))
         if share >= 1 and number + 1 >= MIN_ROUNDS:
             break
+    progress.end()
     return samples
 
 
@@ -196,12 +204,7 @@ def print_language_bench(result: Mapping[str, Any]) -> None:
     rows = []
     for way, title in WAYS.items():
         figures = result["ways"][way]
-        added = share = ""
-        if way != "engine":
-            added = f"{figures['first_ms'] - alone['first_ms']:+.1f}"
-            share = f"{figures['rate'] / max(1e-9, alone['rate']):.2f}"
-        row = [title, f"{figures['first_ms']:.1f}", added]
-        rows.append([*row, f"{figures['rate']:.1f}", share])
+        rows.append([title, *_cells(figures, None if way == "engine" else alone)])
     header = ["WHOLE ANSWER", "FIRST TOKEN ms", "ADDED ms", "TOKENS/s", "SHARE"]
     print_wide_table(header, rows)
     engine = result["engine_memory_bytes"].get("proportional")
@@ -211,3 +214,17 @@ def print_language_bench(result: Mapping[str, Any]) -> None:
         "The server's first answer, which loads the model, took"
         f" {result['first_answer_ms']:.0f} ms."
     )
+
+
+def _cells(figures: Mapping[str, Any], alone: Mapping[str, Any] | None) -> list[str]:
+    """Return a row's cells.
+
+    Args:
+        alone: the engine's own figures; None for their own row.
+    """
+    first, rate = figures["first_ms"], figures["rate"]
+    added = share = ""
+    if alone is not None:
+        added = f"{first - alone['first_ms']:+.1f}"
+        share = f"{rate / alone['rate']:.2f}"
+    return [f"{first:.1f}", added, f"{rate:.1f}", share]

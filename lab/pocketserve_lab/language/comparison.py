@@ -29,7 +29,7 @@ GREEDY_TOKENS: Final = 32
 PERPLEXITY_TOKENS: Final = 256
 MIN_ROUNDS: Final = 3
 
-Progress = Callable[[str, float], None]
+ShowProgress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LanguagePlan:
     threads: int = 0
 
 
-def is_language_model(model: str, models_dir: str | None) -> bool:
+def is_for_text(model: str, models_dir: str | None) -> bool:
     """Return whether all versions of a model are language models."""
     service, name, _ = open_local(model, models_dir)
     try:
@@ -66,7 +66,9 @@ def is_language_model(model: str, models_dir: str | None) -> bool:
         service.close()
 
 
-def compare_language_versions(plan: LanguagePlan, progress: Progress) -> dict[str, Any]:
+def compare_language_versions(
+    plan: LanguagePlan, progress: ShowProgress
+) -> dict[str, Any]:
     """Run all versions, and return the result as plain JSON values.
 
     Raises:
@@ -92,7 +94,7 @@ class _LanguageSession:
         name: str,
         plan: LanguagePlan,
         stack: ExitStack,
-        progress: Progress,
+        progress: ShowProgress,
     ) -> None:
         self._plan = plan
         self._progress = progress
@@ -111,18 +113,18 @@ class _LanguageSession:
 
     def _names(self, service: Service, name: str) -> list[str]:
         present = list(service.entry(name).versions)
-        wanted = list(self._plan.versions) or present
+        names = list(self._plan.versions) or present
         if self._plan.reference is not None:
-            rest = [other for other in wanted if other != self._plan.reference]
-            wanted = [self._plan.reference, *rest]
-        for version in wanted:
+            rest = [other for other in names if other != self._plan.reference]
+            names = [self._plan.reference, *rest]
+        for version in names:
             if version not in present:
                 listed = ", ".join(present) or "none"
                 hint = did_you_mean(version, present)
                 raise CommandError(
                     f"{name!r} has no version {version!r}; it has {listed}{hint}"
                 )
-        return wanted
+        return names
 
     def _open(
         self, service: Service, name: str, version: str, stack: ExitStack
@@ -208,20 +210,23 @@ def summary_of(samples: Sequence[TimedAnswer]) -> dict[str, Any]:
 
 def agreement_of(expected: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
     """Return how far greedy texts agree: whole ones, and the shares of their starts."""
-    same = 0
+    equal = 0
     shares = []
-    for one, other in zip(expected, texts, strict=True):
-        same += one == other
-        longest = max(1, len(one), len(other))
-        shares.append(1.0 if one == other else _shared_start(one, other) / longest)
-    return {"same": same / len(expected), "start": statistics.fmean(shares)}
+    for text, second in zip(expected, texts, strict=True):
+        equal += text == second
+        if text == second:
+            shares.append(1.0)
+            continue
+        longest = max(len(text), len(second))
+        shares.append(_shared_start(text, second) / longest)
+    return {"same": equal / len(expected), "start": statistics.fmean(shares)}
 
 
-def _shared_start(one: str, other: str) -> int:
+def _shared_start(text: str, second: str) -> int:
     """Return the number of characters that two texts begin with together."""
     count = 0
-    for first, second in zip(one, other, strict=False):
-        if first != second:
+    for left, right in zip(text, second, strict=False):
+        if left != right:
             break
         count += 1
     return count

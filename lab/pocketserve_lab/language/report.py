@@ -41,7 +41,7 @@ def print_language_report(result: Mapping[str, Any]) -> None:
 
 def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
     agreement = facts["agreement"]
-    same = f"{agreement['same']:.0%} (start {agreement['start']:.0%})"
+    agreed = f"{agreement['same']:.0%} (start {agreement['start']:.0%})"
     memory = facts["memory_bytes"].get("proportional")
     return [
         human_bytes(facts["file_bytes"]),
@@ -51,7 +51,7 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
         f"{facts['cpu_s'] * 1e3:.2f}",
         f"{facts['load_ms']:.0f}",
         human_bytes(memory) if memory is not None else "-",
-        "reference" if is_reference else same,
+        "reference" if is_reference else agreed,
         f"{facts['perplexity']['per_token']:.2f}",
         f"{facts['perplexity']['bits_per_byte']:.3f}",
     ]

@@ -42,7 +42,7 @@ class TimedAnswer:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How well a model predicts a text.
+    """The loss of a model on a text.
 
     Attributes:
         per_token: e to the mean loss; depends on the vocabulary.

@@ -30,7 +30,7 @@ MAX_TEXT_BYTES: Final = 64 * 1024
 MAX_PROMPTS: Final = 100
 
 
-def read_text(path: Path | None) -> str:
+def read_sample_text(path: Path | None) -> str:
     """Return the text for the perplexity.
 
     Raises:

@@ -9,7 +9,7 @@ import pytest
 from pocketserve.terminal.errors import CommandError
 from pocketserve_lab.language.comparison import agreement_of, summary_of
 from pocketserve_lab.language.subject import TimedAnswer
-from pocketserve_lab.language.texts import TEXT, read_text
+from pocketserve_lab.language.texts import TEXT, read_sample_text
 
 
 def test_agreement_counts_whole_texts_and_their_starts() -> None:
@@ -31,12 +31,12 @@ def test_a_summary_has_medians_and_samples() -> None:
 
 
 def test_the_text_may_come_from_a_file(tmp_path: Path) -> None:
-    assert read_text(None) == TEXT
+    assert read_sample_text(None) == TEXT
     path = tmp_path / "t.txt"
     path.write_text(" Some words. \n")
-    assert read_text(path) == "Some words."
+    assert read_sample_text(path) == "Some words."
     path.write_bytes(b"\xff\xff")
     with pytest.raises(CommandError, match="has no text"):
-        read_text(path)
+        read_sample_text(path)
     with pytest.raises(CommandError, match="cannot be read"):
-        read_text(tmp_path)
+        read_sample_text(tmp_path)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pocketserve.child.frames import FrameError
 from pocketserve.tensors import Array
 
-MAX_DIMENSIONS = 64
+MAX_DIMENSIONS: Final = 64
+MAX_HEADER_BYTES: Final = 1 << 20
+MAX_PAYLOAD_BYTES: Final = 1 << 30
+"""Limits of frames with arrays."""
 
 
 class PackedArrays(NamedTuple):

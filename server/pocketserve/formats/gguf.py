@@ -246,7 +246,7 @@ class _GgufReader:
 
 @dataclass(frozen=True)
 class _GgufFile:
-    """One file of a model.
+    """A file of a model.
 
     Attributes:
         number: of a part, from 0.
@@ -337,13 +337,13 @@ def _read_once(file: BinaryIO) -> _GgufFile:
     stat = os.fstat(file.fileno())
     times = (stat.st_mtime_ns, stat.st_ctime_ns)
     identity = (stat.st_dev, stat.st_ino, stat.st_size, *times)
-    known = _files.get(identity)
-    if known is None:
-        known = _read(file, stat.st_size)
+    file_facts = _files.get(identity)
+    if file_facts is None:
+        file_facts = _read(file, stat.st_size)
         if len(_files) >= MAX_REMEMBERED:
             _files.clear()
-        _files[identity] = known
-    return known
+        _files[identity] = file_facts
+    return file_facts
 
 
 def _read(file: BinaryIO, size: int) -> _GgufFile:

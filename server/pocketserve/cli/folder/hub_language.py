@@ -126,12 +126,12 @@ def gguf_parts(names: Collection[str], model: str) -> list[str]:
 
 def without_later_parts(names: Collection[str]) -> list[str]:
     """Leave out files that are later parts of another one."""
-    kept = []
+    remaining = []
     for name in names:
         first = first_part(PurePosixPath(name).name)
         if first is None or str(PurePosixPath(name).with_name(first)) not in names:
-            kept.append(name)
-    return kept
+            remaining.append(name)
+    return remaining
 
 
 def folder_files(names: Sequence[str], config: str) -> list[str]:

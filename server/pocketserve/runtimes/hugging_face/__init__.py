@@ -38,7 +38,7 @@ FORMATS = (
         own_threads=True,
         last_choice=True,
         confines_itself=True,
-        other_files=late(f"{__name__}.task_folder.other_files"),
+        other_files=late(f"{__name__}.task_folder.files_beside"),
         properties=late(f"{__name__}.task_folder.read_task_facts"),
         memory=late(f"{__name__}.task_session.task_folder_bytes"),
     ),

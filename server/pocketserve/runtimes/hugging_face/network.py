@@ -29,7 +29,7 @@ PROBE_SAMPLES: Final = 16_000
 MAX_PROBE_SIDE: Final = 2048
 
 
-class UnservedError(ValueError):
+class UnservedNetworkError(ValueError):
     """A folder that can't be served; the text gives the reason."""
 
 
@@ -54,7 +54,7 @@ class Network:
     """A network in single precision, with its inputs and outputs.
 
     Raises:
-        UnservedError: it has no known inputs, or needs code of its own.
+        UnservedNetworkError: it has no known inputs, or needs code of its own.
         Exception: any error of the library.
     """
 
@@ -86,7 +86,7 @@ class Network:
         is_embedder = (self._folder / MODULES).is_file()
         head = head_of(name, is_embedder=is_embedder)
         if head is None:
-            raise UnservedError(f"the architecture {name:.80} is not served")
+            raise UnservedNetworkError(f"the architecture {name:.80} is not served")
         return head
 
     def _load(self, config: Mapping[str, Any]) -> Any:
@@ -95,20 +95,20 @@ class Network:
         library = self._transformers
         kind = config.get("model_type")
         supported = kind in library.CONFIG_MAPPING
-        chosen: Any = getattr(library, name, None) if supported else None
-        is_network = isinstance(chosen, type) and issubclass(
-            chosen, library.PreTrainedModel
+        network_class: Any = getattr(library, name, None) if supported else None
+        is_network = isinstance(network_class, type) and issubclass(
+            network_class, library.PreTrainedModel
         )
         if not is_network:
-            raise UnservedError(
+            raise UnservedNetworkError(
                 f"its architecture ({name:.80}) is not a part of transformers"
                 f" {library.__version__}; code of the folder is not run, so export the"
                 " model to ONNX and add that file"
             )
         if not name.endswith(self._head.ends):
             # A network for embeddings is used without its head.
-            chosen = library.AutoModel
-        model = chosen.from_pretrained(
+            network_class = library.AutoModel
+        model = network_class.from_pretrained(
             str(self._folder),
             dtype=self._torch.float32,
             local_files_only=True,
@@ -126,17 +126,17 @@ class Network:
             return [NetworkInput(PICTURE, "FP32", (-1, channels, -1, -1))]
         if main in (SOUND, FEATURES):
             return self._sound_inputs(main)
-        raise UnservedError(f"its input {main!r:.80} is made by no task")
+        raise UnservedNetworkError(f"its input {main!r:.80} is made by no task")
 
     def _text_inputs(self) -> list[NetworkInput]:
         """Return the tensors that its tokenizer makes and the network takes."""
         tokenizer = self._transformers.AutoTokenizer.from_pretrained(
             str(self._folder), local_files_only=True, trust_remote_code=False
         )
-        taken = inspect.signature(self._model.forward).parameters
+        parameters = inspect.signature(self._model.forward).parameters
         inputs = []
         for name in tokenizer.model_input_names:
-            if name in taken:
+            if name in parameters:
                 inputs.append(NetworkInput(name, "INT64", (-1, -1)))
         return inputs
 
@@ -149,7 +149,7 @@ class Network:
         elif main == SOUND and bins and hasattr(config, "max_length"):
             shape = (-1, config.max_length, bins)
         elif main == FEATURES:
-            raise UnservedError("its sound features are made by no task")
+            raise UnservedNetworkError("its sound features are made by no task")
         inputs = [NetworkInput(main, "FP32", shape)]
         if len(shape) == 2 and self._extracts_mask():
             inputs.append(NetworkInput(MASK, "INT64", (-1, -1)))
@@ -168,7 +168,7 @@ class Network:
             if not self._torch.is_tensor(value):
                 if expected.is_optional:
                     continue
-                raise UnservedError(f"it has no output {expected.name}")
+                raise UnservedNetworkError(f"it has no output {expected.name}")
             shape = []
             for axis, size in enumerate(value.shape):
                 shape.append(-1 if axis in expected.free else int(size))
@@ -198,7 +198,8 @@ class Network:
         elif name == TEXT:
             # Some classifiers read the state of the last token of this kind.
             end = getattr(self._model.config, "eos_token_id", None)
-            value = end if isinstance(end, int) else 0
+            size = getattr(self._model.config, "vocab_size", 0)
+            value = end if isinstance(end, int) and 0 <= end < size else 0
         return np.full((1, PROBE_TOKENS), value, np.int64)
 
     def _example_size(self) -> list[int]:

@@ -20,14 +20,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pocketserve.child.arrays import PackedArrays, pack_arrays, unpack_arrays
+from pocketserve.child.arrays import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    PackedArrays,
+    pack_arrays,
+    unpack_arrays,
+)
 from pocketserve.child.frames import ChildFrame, FramePipe
 from pocketserve.quarantine.sandbox import (
     confine_calls,
     confine_files,
     limit_resources,
 )
-from pocketserve.runtimes.hugging_face.limits import MAX_HEADER, MAX_PAYLOAD
 from pocketserve.runtimes.hugging_face.network import Network
 
 
@@ -46,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     os.umask(0o077)
     confine_files(request["rules"])
-    pipe = FramePipe(0, output, MAX_HEADER, MAX_PAYLOAD)
+    pipe = FramePipe(0, output, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES)
     try:
         network = _load(request["model"], request["threads"])
     except Exception as error:
@@ -86,16 +91,16 @@ def _description(network: Network) -> dict[str, Any]:
 def _answer(
     network: Network, request: ChildFrame
 ) -> tuple[Mapping[str, Any], PackedArrays]:
-    nothing = PackedArrays([], [])
+    no_arrays = PackedArrays([], [])
     try:
         if request.header["op"] == "try":
-            return {"finite": network.try_out()}, nothing
+            return {"finite": network.try_out()}, no_arrays
         arrays = unpack_arrays(request.header["inputs"], request.payload)
         return {}, pack_arrays(network.run(arrays))
     except Exception as error:
         # Tokens outside of the vocabulary, and sizes that the network doesn't take.
         is_input = isinstance(error, ValueError | IndexError)
-        return {"error": _one_line(error)[:1000], "input": is_input}, nothing
+        return {"error": _one_line(error)[:1000], "input": is_input}, no_arrays
 
 
 def _one_line(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Read a Hugging Face folder of a model that tasks serve, without any framework.
 
-Only the files of :func:`other_files` are copied for a load, so that no code of the
+Only the files of :func:`files_beside` are copied for a load, so that no code of the
 folder is there when the library opens it.
 """
 
@@ -69,7 +69,7 @@ def is_task_model(path: Path) -> bool:
     return any(is_weight_file(name) for name in names)
 
 
-def other_files(path: Path) -> list[str]:
+def files_beside(path: Path) -> list[str]:
     """Return the names of the files beside ``config.json`` that a load reads.
 
     Raises:

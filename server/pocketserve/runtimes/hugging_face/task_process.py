@@ -10,13 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pocketserve.child.arrays import PackedArrays, pack_arrays, unpack_arrays
+from pocketserve.child.arrays import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    PackedArrays,
+    pack_arrays,
+    unpack_arrays,
+)
 from pocketserve.child.frames import ChildFrame, FrameError, FramePipe
 from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Streams, describe_end
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
-from pocketserve.runtimes.hugging_face.limits import MAX_HEADER, MAX_PAYLOAD
 from pocketserve.runtimes.llm.start import make_work_folder, start_engine
 from pocketserve.tensors import Array
 
@@ -39,11 +44,11 @@ class NetworkEndedError(RuntimeError):
 
 
 class NetworkSettings(NamedTuple):
-    """What a process runs.
+    """The model of a process, and its limits.
 
     Attributes:
         folder: the model's private copy.
-        memory_bytes: what library and weights take.
+        memory_bytes: of library and weights.
         file_bytes: of the weights, which are mapped while they are copied.
     """
 
@@ -79,7 +84,9 @@ class NetworkProcess:
         stdin, stdout = self._child.process.stdin, self._child.process.stdout
         assert stdin is not None
         assert stdout is not None
-        self._pipe = FramePipe(stdout.fileno(), stdin.fileno(), MAX_HEADER, MAX_PAYLOAD)
+        self._pipe = FramePipe(
+            stdout.fileno(), stdin.fileno(), MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
+        )
         try:
             self.description = self._read_description()
         except BaseException:
@@ -124,8 +131,8 @@ class NetworkProcess:
     def _exchange(self, header: Mapping[str, Any], packed: PackedArrays) -> ChildFrame:
         deadline = time.monotonic() + RUN_TIMEOUT_S
         size = sum(part.nbytes for part in packed.payload)
-        if size > MAX_PAYLOAD:
-            raise ValueError(f"the inputs have {size} bytes, over {MAX_PAYLOAD}")
+        if size > MAX_PAYLOAD_BYTES:
+            raise ValueError(f"the inputs have {size} bytes, over {MAX_PAYLOAD_BYTES}")
         try:
             answer = self._pipe.exchange(header, packed.payload, deadline)
         except TimeoutError:

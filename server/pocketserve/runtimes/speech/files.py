@@ -37,7 +37,11 @@ def is_whisper_onnx(path: Path) -> bool:
 
 def is_whisper_weights(path: Path) -> bool:
     """Return whether a file has all weights of an unconverted Whisper model."""
-    return path.name == WEIGHTS and model_type(path.parent) == "whisper"
+    if path.name != WEIGHTS or model_type(path.parent) != "whisper":
+        return False
+    config = read_model_config(path.parent) or {}
+    # A classifier of sounds has Whisper's encoder only.
+    return "WhisperForAudioClassification" not in str(config.get("architectures"))
 
 
 def speech_task(path: Path) -> str:
