@@ -17,6 +17,7 @@ from pocketserve.terminal.local import open_local
 from pocketserve.terminal.output import human_bytes, print_text, print_wide_table
 from pocketserve.terminal.progress import Progress
 from pocketserve_lab.language.subject import LanguageSubject
+from pocketserve_lab.language.turns import take_turns
 from pocketserve_lab.measurement import load_now, load_warning
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 QUESTION: Final = "Tell me a story about a fox."
 TOKENS: Final = 64
-MIN_ROUNDS: Final = 3
 WAYS: Final = {
     "engine": "the engine alone",
     "socket": "over the socket",
@@ -97,25 +97,19 @@ def _measure_ways(
 ) -> dict[str, Any]:
     from pocketserve_client import Client
 
+    ways: dict[str, Callable[[], WayTime]] = {}
+    ways["engine"] = partial(_ask_engine, LanguageSubject(session))
     settings = ("--threads", str(plan.threads), "--low-power", "off")
     with (
         own_server(service.config.models_dir, *settings) as server,
         Client(server.socket, token_file=server.token_file) as framed,
         Client(server.http, token_file=server.token_file) as http,
     ):
-        ways: dict[str, Callable[[], WayTime]] = {
-            "engine": partial(_ask_engine, LanguageSubject(session)),
-            "socket": partial(_ask_server, framed, name),
-            "http": partial(_ask_server, http, name),
-        }
-        began = time.perf_counter()
-        ways["socket"]()
-        first_answer_ms = (time.perf_counter() - began) * 1e3
-        samples = _take_turns(ways, plan)
+        ways["socket"] = partial(_ask_server, framed, name)
+        ways["http"] = partial(_ask_server, http, name)
+        first_answer_ms = _milliseconds_of(ways["socket"])
+        summaries = _take_turns(ways, plan)
         memory = memory_of(server.pid)
-    summaries = {}
-    for way, times in samples.items():
-        summaries[way] = _summary(times)
     return {
         "first_answer_ms": first_answer_ms,
         "ways": summaries,
@@ -123,26 +117,30 @@ def _measure_ways(
     }
 
 
+def _milliseconds_of(ask: Callable[[], WayTime]) -> float:
+    """Return the time of a whole answer."""
+    began = time.perf_counter()
+    ask()
+    return (time.perf_counter() - began) * 1e3
+
+
 def _take_turns(
     ways: Mapping[str, Callable[[], WayTime]], plan: BenchPlan
-) -> dict[str, list[WayTime]]:
+) -> dict[str, Any]:
+    """Return the figures of all ways, which are asked in turns."""
     progress = Progress()
-    samples: dict[str, list[WayTime]] = {}
-    for way, ask in ways.items():
+    for ask in ways.values():
         ask()  # warm-up
-        samples[way] = []
-    order = list(ways)
-    began = time.monotonic()
-    for number in range(plan.rounds):
-        for way in order:
-            samples[way].append(ways[way]())
-        order = order[1:] + order[:1]
-        share = (time.monotonic() - began) / plan.seconds
-        progress.show("measuring", min(1.0, share))
-        if share >= 1 and number + 1 >= MIN_ROUNDS:
-            break
+
+    def show(share: float) -> None:
+        progress.show("measuring", share)
+
+    samples = take_turns(ways, plan.seconds, plan.rounds, show)
     progress.end()
-    return samples
+    summaries = {}
+    for way, times in samples.items():
+        summaries[way] = _summary(times)
+    return summaries
 
 
 def _ask_engine(subject: LanguageSubject) -> WayTime:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pocketserve.messages import did_you_mean
@@ -17,6 +18,7 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import open_local
 from pocketserve_lab.language.subject import LanguageSubject, TimedAnswer
 from pocketserve_lab.language.texts import PROMPTS
+from pocketserve_lab.language.turns import take_turns
 from pocketserve_lab.measurement import load_now
 from pocketserve_wire import ApiError
 
@@ -27,7 +29,7 @@ FORMATS: Final = ("gguf", "transformers")
 TIMED_TOKENS: Final = 64
 GREEDY_TOKENS: Final = 32
 PERPLEXITY_TOKENS: Final = 256
-MIN_ROUNDS: Final = 3
+MAX_ROUNDS: Final = 1000
 
 ShowProgress = Callable[[str, float], None]
 
@@ -152,15 +154,12 @@ class _LanguageSession:
         texts = self._greedy_texts()
         reference = next(iter(self._subjects))
         versions = {}
-        for number, (version, subject) in enumerate(self._subjects.items()):
-            self._progress("reading the text", number / len(self._subjects))
-            perplexity = subject.perplexity(self._plan.text, PERPLEXITY_TOKENS)
+        for version in self._subjects:
             versions[version] = {
                 **self._facts[version],
                 **summary_of(samples[version]),
-                "memory_bytes": dict(subject.memory()),
+                **self._read_text(version),
                 "agreement": agreement_of(texts[reference], texts[version]),
-                "perplexity": dataclasses.asdict(perplexity),
                 "texts": texts[version],
             }
         return {
@@ -170,24 +169,27 @@ class _LanguageSession:
             "skipped": self._skipped,
         }
 
+    def _read_text(self, version: str) -> dict[str, Any]:
+        """Return the perplexity, and the memory after it."""
+        self._progress(f"reading the text with {version}", 0.0)
+        subject = self._subjects[version]
+        perplexity = subject.perplexity(self._plan.text, PERPLEXITY_TOKENS)
+        return {
+            "perplexity": dataclasses.asdict(perplexity),
+            "memory_bytes": dict(subject.memory()),
+        }
+
     def _time_turns(self) -> dict[str, list[TimedAnswer]]:
-        samples: dict[str, list[TimedAnswer]] = {name: [] for name in self._subjects}
         prompt = self._plan.text
-        for subject in self._subjects.values():
+        calls = {}
+        for name, subject in self._subjects.items():
             subject.time_answer(prompt, 2)  # warm-up
-        order = list(self._subjects)
-        began = time.monotonic()
-        share = 0.0
-        rounds = 0
-        while share < 1 or rounds < MIN_ROUNDS:
-            self._progress("measuring in turns", min(1.0, share))
-            for name in order:
-                answer = self._subjects[name].time_answer(prompt, TIMED_TOKENS)
-                samples[name].append(answer)
-            order = order[1:] + order[:1]
-            rounds += 1
-            share = (time.monotonic() - began) / self._plan.seconds
-        return samples
+            calls[name] = partial(subject.time_answer, prompt, TIMED_TOKENS)
+
+        def show(share: float) -> None:
+            self._progress("measuring in turns", share)
+
+        return take_turns(calls, self._plan.seconds, MAX_ROUNDS, show)
 
     def _greedy_texts(self) -> dict[str, list[str]]:
         texts: dict[str, list[str]] = {}

@@ -54,6 +54,14 @@ class Perplexity:
     tokens: int
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """A time, and the processor time of the engine until then, in seconds."""
+
+    time: float
+    cpu: float
+
+
 class LanguageSubject:
     """A loaded version of a language model."""
 
@@ -64,25 +72,17 @@ class LanguageSubject:
         """Time an answer of a number of tokens; no cached prompt is used."""
         body = {"prompt": prompt, "max_tokens": tokens}
         body |= {"temperature": 0, "ignore_eos": True}
-        first = cpu = 0.0
-        began = time.perf_counter()
+        began = self._now()
+        first: _Moment | None = None
         usage: Mapping[str, Any] = {}
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         with self._session.stream(COMPLETIONS, body, deadline) as events:
             for event in events:
-                if not first and _text_of(event):
-                    first = time.perf_counter()
-                    cpu = self._cpu_seconds()
+                if first is None and _text_of(event):
+                    first = self._now()
                 usage = event.get("usage") or usage
-        end = time.perf_counter()
-        first = first or end
-        written = max(1, usage.get("completion_tokens", 1) - 1)
-        return TimedAnswer(
-            first_ms=(first - began) * 1e3,
-            prompt_rate=usage.get("prompt_tokens", 0) / max(1e-9, first - began),
-            rate=written / max(1e-9, end - first),
-            cpu_s=(self._cpu_seconds() - cpu) / written,
-        )
+        end = self._now()
+        return _figures(began, first or end, end, usage)
 
     def greedy_text(self, prompt: str, tokens: int) -> str:
         """Return the likeliest answer to a chat, or to a prompt without a template."""
@@ -102,6 +102,9 @@ class LanguageSubject:
             for event in events:
                 yield _text_of(event)
 
+    def _now(self) -> _Moment:
+        return _Moment(time.perf_counter(), self._cpu_seconds())
+
     def perplexity(self, text: str, most: int) -> Perplexity:
         """Return the perplexity of a text.
 
@@ -111,10 +114,7 @@ class LanguageSubject:
         Args:
             most: tokens at most; further text is left out.
         """
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        request = {"content": text, "add_special": True}
-        answer = self._session.ask(TOKENIZE, request, deadline)
-        tokens = answer["tokens"][: min(most, self._session.context - 1)]
+        tokens = self._tokens(text, most)
         loss = 0.0
         read = 0
         for place in range(1, len(tokens)):
@@ -124,6 +124,14 @@ class LanguageSubject:
         count = max(1, len(tokens) - 1)
         bits = loss / math.log(2) / max(1, read)
         return Perplexity(math.exp(loss / count), bits, count)
+
+    def _tokens(self, text: str, most: int) -> list[int]:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        request = {"content": text, "add_special": True}
+        answer = self._session.ask(TOKENIZE, request, deadline)
+        limit = min(most, self._session.context - 1)
+        tokens: list[int] = answer["tokens"][:limit]
+        return tokens
 
     def memory(self) -> Mapping[str, int]:
         """Return the bytes of the engine's process, by kind."""
@@ -143,11 +151,9 @@ class LanguageSubject:
         stream = self._session.stream(COMPLETIONS, body, deadline, owner=OWNER)
         with stream as events:
             for event in list(events):
-                for choice in event.get("choices", ()):
-                    entries = (choice.get("logprobs") or {}).get("content")
-                    if entries:
-                        entry: Mapping[str, Any] = entries[0]
-                        return entry
+                entry = _probability_of(event)
+                if entry is not None:
+                    return entry
         raise RuntimeError("the engine reports no probabilities")
 
     def _cpu_seconds(self) -> float:
@@ -157,9 +163,31 @@ class LanguageSubject:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def _figures(
+    began: _Moment, first: _Moment, end: _Moment, usage: Mapping[str, Any]
+) -> TimedAnswer:
+    """Return the figures of an answer, from its moments."""
+    written = max(1, usage.get("completion_tokens", 1) - 1)
+    reading = first.time - began.time
+    writing = max(1e-9, end.time - first.time)
+    prompt_rate = usage.get("prompt_tokens", 0) / max(1e-9, reading)
+    cpu_s = (end.cpu - first.cpu) / written
+    return TimedAnswer(reading * 1e3, prompt_rate, written / writing, cpu_s)
+
+
 def _text_of(event: Mapping[str, Any]) -> str:
     pieces = []
     for choice in event.get("choices", ()):
         delta = choice.get("delta") or {}
         pieces.append(choice.get("text") or delta.get("content") or "")
     return "".join(pieces)
+
+
+def _probability_of(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the first probability in an event; None if it has none."""
+    for choice in event.get("choices", ()):
+        logprobs = choice.get("logprobs") or {}
+        for entry in logprobs.get("content") or ():
+            probability: Mapping[str, Any] = entry
+            return probability
+    return None
