@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pocketserve.repository.manifest_edit import Document
     from pocketserve.repository.scan import ModelEntry
     from pocketserve_lab.compare.session import Plan
+    from pocketserve_lab.language.comparison import LanguagePlan
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -153,28 +154,10 @@ def _is_language_model(options: argparse.Namespace) -> bool:
 
 
 def _compare_language_model(options: argparse.Namespace) -> int:
-    from pocketserve_lab.language.comparison import (
-        LanguagePlan,
-        compare_language_versions,
-    )
+    from pocketserve_lab.language.comparison import compare_language_versions
     from pocketserve_lab.language.report import print_language_report
-    from pocketserve_lab.language.texts import read_sample_text
 
-    foreign = (options.apply, options.html, options.png, options.device, options.layers)
-    if any(foreign):
-        raise CommandError(
-            "--apply, --device, --html, --layers and --png don't apply to language"
-            " models"
-        )
-    plan = LanguagePlan(
-        options.model[0],
-        options.models_dir,
-        read_sample_text(options.data),
-        _names(options.versions),
-        options.reference,
-        options.seconds,
-        options.threads,
-    )
+    plan = _language_plan(options)
     progress = Progress(lines=True)
     try:
         result = compare_language_versions(plan, progress.show)
@@ -185,6 +168,27 @@ def _compare_language_model(options: argparse.Namespace) -> int:
     else:
         print_language_report(result)
     return 0
+
+
+def _language_plan(options: argparse.Namespace) -> LanguagePlan:
+    from pocketserve_lab.language.comparison import LanguagePlan
+    from pocketserve_lab.language.texts import read_sample_text
+
+    foreign = (options.apply, options.html, options.png, options.device, options.layers)
+    if any(foreign):
+        raise CommandError(
+            "--apply, --device, --html, --layers and --png don't apply to language"
+            " models"
+        )
+    return LanguagePlan(
+        options.model[0],
+        options.models_dir,
+        read_sample_text(options.data),
+        _names(options.versions),
+        options.reference,
+        options.seconds,
+        options.threads,
+    )
 
 
 def _check_paths(options: argparse.Namespace) -> None:

@@ -48,7 +48,15 @@ class WayTime:
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """The options of the command line."""
+    """The options of the command line.
+
+    Attributes:
+        models_dir: the models folder; None for the default one.
+        version: None for the default one, which is the only one that is measured.
+        rounds: at most, for each way.
+        seconds: for all turns together; the first three rounds are always completed.
+        threads: of one run; 0 uses the fast cores.
+    """
 
     model: str
     models_dir: str | None
@@ -186,12 +194,18 @@ class _AnswerClock:
 
 
 def _summary(times: list[WayTime]) -> dict[str, Any]:
-    first = [item.first_ms for item in times]
-    rates = [item.rate for item in times]
+    first = []
+    rates = []
+    for item in times:
+        first.append(item.first_ms)
+        rates.append(item.rate)
+    samples = []
+    for item in times:
+        samples.append([item.first_ms, item.rate])
     return {
         "first_ms": statistics.median(first),
         "rate": statistics.median(rates),
-        "samples": [[item.first_ms, item.rate] for item in times],
+        "samples": samples,
     }
 
 

@@ -39,6 +39,7 @@ class LanguagePlan:
     """The options of the command line.
 
     Attributes:
+        models_dir: the models folder; None for the default one.
         versions: those to compare; empty for all.
         reference: the version that others are compared with; None for the first.
         text: for the perplexity.
@@ -59,8 +60,9 @@ def is_for_text(model: str, models_dir: str | None) -> bool:
     """Return whether all versions of a model are language models."""
     service, name, _ = open_local(model, models_dir)
     try:
-        versions = service.entry(name).versions.values()
-        formats = {version.format.name for version in versions}
+        formats = set()
+        for version in service.entry(name).versions.values():
+            formats.add(version.format.name)
         return bool(formats) and formats.issubset(FORMATS)
     except ApiError:
         return False  # the command reports the fault
@@ -104,11 +106,7 @@ class _LanguageSession:
         self._subjects: dict[str, LanguageSubject] = {}
         self._skipped: dict[str, str] = {}
         for version in self._names(service, name):
-            progress(f"loading {version}", 0.0)
-            try:
-                self._open(service, name, version, stack)
-            except ApiError as error:
-                self._skipped[version] = str(error)
+            self._try_to_open(service, name, version, stack)
         if not self._subjects:
             reason = next(iter(self._skipped.values()), "it has none")
             raise CommandError(f"no version of {name!r} can be run here: {reason}")
@@ -127,6 +125,16 @@ class _LanguageSession:
                     f"{name!r} has no version {version!r}; it has {listed}{hint}"
                 )
         return names
+
+    def _try_to_open(
+        self, service: Service, name: str, version: str, stack: ExitStack
+    ) -> None:
+        """Load a version, or note why it is left out."""
+        self._progress(f"loading {version}", 0.0)
+        try:
+            self._open(service, name, version, stack)
+        except ApiError as error:
+            self._skipped[version] = str(error)
 
     def _open(
         self, service: Service, name: str, version: str, stack: ExitStack
@@ -195,8 +203,10 @@ class _LanguageSession:
         texts: dict[str, list[str]] = {}
         for number, (name, subject) in enumerate(self._subjects.items()):
             self._progress("comparing answers", number / len(self._subjects))
-            answers = [subject.greedy_text(prompt, GREEDY_TOKENS) for prompt in PROMPTS]
-            texts[name] = answers
+            texts[name] = []
+            for prompt in PROMPTS:
+                text = subject.greedy_text(prompt, GREEDY_TOKENS)
+                texts[name].append(text)
         return texts
 
 
@@ -204,9 +214,12 @@ def summary_of(samples: Sequence[TimedAnswer]) -> dict[str, Any]:
     """Return the medians of all turns, and the samples."""
     figures: dict[str, Any] = {"samples": []}
     for field in dataclasses.fields(TimedAnswer):
-        values = [getattr(sample, field.name) for sample in samples]
+        values = []
+        for sample in samples:
+            values.append(getattr(sample, field.name))
         figures[field.name] = statistics.median(values)
-    figures["samples"] = [dataclasses.asdict(sample) for sample in samples]
+    for sample in samples:
+        figures["samples"].append(dataclasses.asdict(sample))
     return figures
 
 

@@ -39,10 +39,17 @@ def print_language_report(result: Mapping[str, Any]) -> None:
         print_text(printable(f"{name} is left out: {reason}"))
 
 
+def _memory_cell(facts: Mapping[str, Any]) -> str:
+    memory = facts["memory_bytes"].get("proportional")
+    if memory is None:
+        return "-"
+    return human_bytes(memory)
+
+
 def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
     agreement = facts["agreement"]
     agreed = f"{agreement['same']:.0%} (start {agreement['start']:.0%})"
-    memory = facts["memory_bytes"].get("proportional")
+    perplexity = facts["perplexity"]
     return [
         human_bytes(facts["file_bytes"]),
         f"{facts['first_ms']:.1f}",
@@ -50,8 +57,8 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
         f"{facts['prompt_rate']:.1f}",
         f"{facts['cpu_s'] * 1e3:.2f}",
         f"{facts['load_ms']:.0f}",
-        human_bytes(memory) if memory is not None else "-",
+        _memory_cell(facts),
         "reference" if is_reference else agreed,
-        f"{facts['perplexity']['per_token']:.2f}",
-        f"{facts['perplexity']['bits_per_byte']:.3f}",
+        f"{perplexity['per_token']:.2f}",
+        f"{perplexity['bits_per_byte']:.3f}",
     ]

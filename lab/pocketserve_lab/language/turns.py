@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-Result = TypeVar("Result")
+TurnResult = TypeVar("TurnResult")
 
 MIN_ROUNDS: Final = 3
 
 
 def take_turns(
-    calls: Mapping[str, Callable[[], Result]],
+    calls: Mapping[str, Callable[[], TurnResult]],
     seconds: float,
     rounds: int,
     progress: Callable[[float], None],
-) -> dict[str, list[Result]]:
+) -> dict[str, list[TurnResult]]:
     """Return the results of each call, in an order that rotates.
 
     Args:
@@ -24,7 +24,7 @@ def take_turns(
         rounds: at most.
         progress: called with the completed share of the work, 0 to 1.
     """
-    results: dict[str, list[Result]] = {}
+    results: dict[str, list[TurnResult]] = {}
     for name in calls:
         results[name] = []
     order = list(calls)
