@@ -112,8 +112,7 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare versions, layers or two devices' results, and print the result."""
-    are_results = all(name.endswith(".json") for name in options.model)
-    if len(options.model) == 2 and are_results:
+    if _are_results(options.model):
         return _show_devices(options)
     _check_paths(options)
     if _is_language_model(options):
@@ -145,6 +144,11 @@ def _print_report(result: dict[str, Any], applied: str) -> None:
     print_report(result)
     if applied:
         print(applied)
+
+
+def _are_results(names: list[str]) -> bool:
+    """Return whether these are two files with results."""
+    return len(names) == 2 and all(name.endswith(".json") for name in names)
 
 
 def _is_language_model(options: argparse.Namespace) -> bool:

@@ -55,7 +55,7 @@ class Perplexity:
 
 
 @dataclass(frozen=True)
-class _Moment:
+class _EngineClock:
     """A time, and the processor time of the engine until then, in seconds."""
 
     time: float
@@ -73,7 +73,7 @@ class LanguageSubject:
         body = {"prompt": prompt, "max_tokens": tokens}
         body |= {"temperature": 0, "ignore_eos": True}
         began = self._now()
-        first: _Moment | None = None
+        first: _EngineClock | None = None
         usage: Mapping[str, Any] = {}
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         with self._session.stream(COMPLETIONS, body, deadline) as events:
@@ -102,8 +102,8 @@ class LanguageSubject:
             for event in events:
                 yield _text_of(event)
 
-    def _now(self) -> _Moment:
-        return _Moment(time.perf_counter(), self._cpu_seconds())
+    def _now(self) -> _EngineClock:
+        return _EngineClock(time.perf_counter(), self._cpu_seconds())
 
     def perplexity(self, text: str, most: int) -> Perplexity:
         """Return the perplexity of a text.
@@ -164,7 +164,10 @@ class LanguageSubject:
 
 
 def _figures(
-    began: _Moment, first: _Moment, end: _Moment, usage: Mapping[str, Any]
+    began: _EngineClock,
+    first: _EngineClock,
+    end: _EngineClock,
+    usage: Mapping[str, Any],
 ) -> TimedAnswer:
     """Return the figures of an answer, from its moments."""
     written = max(1, usage.get("completion_tokens", 1) - 1)
