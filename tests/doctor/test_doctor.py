@@ -15,7 +15,7 @@ import pytest
 
 from pocketserve.doctor.checkup import run_checks
 from pocketserve.doctor.finding import Finding, Level, ok
-from pocketserve.doctor.packages import check_packages, try_imports
+from pocketserve.doctor.packages import _hugging_face, check_packages, try_imports
 from pocketserve.doctor.server import check_server
 from pocketserve.doctor.settings import read_settings
 from pocketserve.repository.files import HASH_VERSION
@@ -766,3 +766,14 @@ def test_a_later_start_records_the_killed_server(phone):
     (phone.state / "runs/4711.json").rename(phone.state / KILLED_FILE)
     (finding,) = phone.complaints()
     assert "process 4711" in finding.sentence
+
+
+@pytest.mark.parametrize(("platform", "count"), [("android", 1), ("linux", 0)])
+def test_termux_is_told_the_ways_to_hugging_face_models(phone, platform, count):
+    phone.changes |= {"platform": platform, "environ": {}}
+    device = phone.device()
+    findings = list(_hugging_face(device, ["transformers"]))
+    assert len(findings) == count
+    for finding in findings:
+        assert "GGUF" in finding.sentence
+        assert "ONNX" in finding.sentence

@@ -113,6 +113,18 @@ def _runtimes(device: Device, results: Mapping[str, ImportResult]) -> Iterator[F
             f"not installed: {', '.join(absent)}; "
             "the list of models says where that matters",
         )
+    yield from _hugging_face(device, absent)
+
+
+def _hugging_face(device: Device, absent: Sequence[str]) -> Iterator[Finding]:
+    """Name the way to models of Hugging Face where its library can't be installed."""
+    if device.termux and "transformers" in absent:
+        yield ok(
+            "runtimes",
+            "transformers and PyTorch don't run Hugging Face folders in Termux: serve"
+            " language models as GGUF files (pkg install llama-cpp), and other models"
+            " as ONNX files",
+        )
 
 
 def _core_state(
