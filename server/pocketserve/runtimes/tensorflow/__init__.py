@@ -14,6 +14,7 @@ FORMATS = (
         suffixes=(".keras", ".h5", ".hdf5"),
         magic=((0, b"\x89HDF\r\n\x1a\n"),),
         zipped=True,
+        metadata=late(f"{__name__}.keras_rescaling.read_rescaling"),
         packages=PACKAGES,
         install=INSTALL,
         frameworks=(FRAMEWORK,),

@@ -22,14 +22,24 @@ MAX_PROPERTIES_BYTES = 4 * 2**20
 
 
 def read_metadata(path: Path) -> metadata.ModelMetadata | None:
-    """Return a model file's metadata, or None."""
+    """Return a model file's metadata; without any, how its graph rescales pixels."""
     content = read_metadata_bytes(path)
     if content is None:
-        return None
+        return _read_rescaling(path)
     # late: many models have no metadata
     from pocketserve.runtimes.tflite.metadata_parser import parse_metadata
 
     return parse_metadata(content)
+
+
+def _read_rescaling(path: Path) -> metadata.ModelMetadata | None:
+    from pocketserve.runtimes.rescaling import pixels_unchanged
+    from pocketserve.runtimes.tflite.rescaling import takes_unscaled_pixels
+
+    with mapped(path) as data:
+        if takes_unscaled_pixels(FlatBuffer(data, b"TFL3").root()):
+            return pixels_unchanged()
+    return None
 
 
 def read_metadata_bytes(path: Path) -> bytes | None:

@@ -7,6 +7,7 @@ from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 _FAST = "huggingface/transformers, tokenization_utils_tokenizers.py"
 _BASE = "huggingface/transformers, tokenization_utils_base.py"
 _BERT = "huggingface/transformers, tokenization_bert.py"
+_ALBERT = "huggingface/transformers, tokenization_albert.py"
 _ROBERTA = "huggingface/transformers, tokenization_roberta.py"
 _LIBRARY = "huggingface/tokenizers, tokenizer/serialization.rs"
 _ADDED = "huggingface/tokenizers, tokenizer/added_vocabulary.rs"
@@ -74,6 +75,7 @@ CONFIG = ForeignFile(
             for role in ("unk", "sep", "cls", "mask")
         ),
         Key("add_prefix_space", Effect.APPLIED, _ROBERTA),
+        Key("keep_accents", Effect.UNSUPPORTED, _ALBERT, tasks=_TEXT_TASKS),
         Key("split_special_tokens", Effect.UNSUPPORTED, _BASE, tasks=_TEXT_TASKS),
         Key("clean_up_tokenization_spaces", Effect.HARMLESS, "of decoding alone"),
         Key(
@@ -102,7 +104,6 @@ CONFIG = ForeignFile(
                     "is_local",
                 ),
                 *(
-                    "keep_accents",
                     "language",
                     "legacy",
                     "local_files_only",

@@ -1,0 +1,77 @@
+"""Find the operators at the start of a TFLite model that rescale its pixels.
+
+Field numbers and operator codes are those of ``schema.fbs``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from pocketserve.formats.flatbuffers import FlatTable
+from pocketserve.runtimes.rescaling import takes_pixels
+
+MAX_OPERATORS = 4
+"""The operators to look at; the one after the input comes first."""
+
+_FLOAT32: Final = 0
+_DIV, _MUL, _SUB = 42, 18, 41
+_MAX_CONSTANT_BYTES: Final = 16
+_MAX_OLD_CODE: Final = 127
+
+
+def takes_unscaled_pixels(root: FlatTable) -> bool:
+    """Return whether the first graph rescales its only input from 0..255 itself.
+
+    Model: 1 operator codes, 2 subgraphs, 4 buffers. SubGraph: 0 tensors, 1 inputs,
+    3 operators. Operator: 0 code, 1 inputs. Tensor: 1 type, 2 buffer.
+    """
+    graph = root.element(2, 0)
+    if graph is None:
+        return False
+    inputs = graph.integers(1, "i")
+    if len(inputs) != 1:
+        return False
+    for position in range(MAX_OPERATORS):
+        operator = graph.element(3, position)
+        if operator is None:
+            return False
+        operands = operator.integers(1, "i")
+        if inputs[0] not in operands:
+            continue
+        if len(operands) != 2:
+            return False
+        other = operands[1] if operands[0] == inputs[0] else operands[0]
+        values = _constant(root, graph, other)
+        return _rescales(_code(root, operator.integer(0, "I")), values)
+    return False
+
+
+def _code(root: FlatTable, number: int) -> int:
+    """Return an operator's code: 3 in new files, 0 in those with old codes only."""
+    entry = root.element(1, number)
+    if entry is None:
+        return -1
+    return max(entry.integer(3, "i"), min(entry.integer(0, "b"), _MAX_OLD_CODE))
+
+
+def _constant(root: FlatTable, graph: FlatTable, number: int) -> tuple[float, ...]:
+    """Return the numbers of a small constant; empty for other tensors."""
+    tensor = graph.element(0, number) if number >= 0 else None
+    if tensor is None or tensor.integer(1, "b") != _FLOAT32:
+        return ()
+    buffer = root.element(4, tensor.integer(2, "I"))
+    if buffer is None or not 0 < buffer.extent(0) <= _MAX_CONSTANT_BYTES:
+        return ()
+    raw = buffer.blob(0, _MAX_CONSTANT_BYTES)
+    return struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])
+
+
+def _rescales(code: int, values: tuple[float, ...]) -> bool:
+    if not values or 0 in values:
+        return False
+    if code == _MUL:
+        return takes_pixels((), [1 / value for value in values])
+    if code == _DIV:
+        return takes_pixels((), values)
+    return code == _SUB and takes_pixels(values, ())
