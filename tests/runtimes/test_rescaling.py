@@ -58,6 +58,7 @@ ARRAY = {"class_name": "__numpy__", "config": {"value": [[[127.5]]], "dtype": "f
         ([layer("InputLayer"), BYTES], False),
         ([layer("Rescaling", scale=0), CONV], False),
         ([layer("Rescaling", scale="x"), CONV], False),
+        ([layer("Rescaling", scale={"config": 3}), CONV], False),
         ([], False),
     ],
 )

@@ -81,8 +81,9 @@ def _rescales(layer: Mapping[str, Any]) -> bool:
 def _numbers(value: object) -> list[float]:
     """Return the numbers of a possibly nested list; empty if there are others."""
     if isinstance(value, Mapping):  # a serialized array
-        value = value.get("config", {}).get("value")
-    items = value if isinstance(value, list) else [value]
+        inner = value.get("config")
+        value = inner.get("value") if isinstance(inner, Mapping) else None
+    items: list[Any] = value if isinstance(value, list) else [value]
     while len(items) == 1 and isinstance(items[0], list):
         items = items[0]
     if all(type(item) in (int, float) for item in items):
