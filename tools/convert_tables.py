@@ -1,7 +1,8 @@
-"""Write the tables of docs/convert.md and docs/generated/conversions.md.
+"""Write the tables of docs/convert.md, and of conversions and own models.
 
 ``python tools/convert_tables.py [FILE]`` first merges the outcomes that ``make
-test-convert`` has added to a file; ``--check`` only compares the tables.
+test-convert`` or ``make test-own-models`` has added to a file; ``--check`` only compares
+the tables.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "convert.md"
 RESULTS = ROOT / "docs" / "generated" / "conversions.md"
 OUTCOMES = ROOT / "lab" / "tests" / "convert" / "outcomes.json"
+OWN_RESULTS = ROOT / "docs" / "generated" / "own-models.md"
+OWN_OUTCOMES = ROOT / "lab" / "tests" / "convert" / "own_outcomes.json"
+OWN_COLUMNS = ("right", "fixed", "refused", "wrong", "not run")
 _CELL = re.compile(r"(\w+)-from-(\w+)-to-(\w+)-(\w+)")
 _NO_WAY = ("no converter makes ", "it is ")
 _GOOD = ("agrees", "written")
@@ -78,6 +82,37 @@ def result_tables() -> dict[str, str]:
         "rejected": _table(("rejected", "from", "to", "message"), _refusals(outcomes)),
         "environment": _table(("environment", "for", "packages", "disk"), environments),
     }
+
+
+def own_tables() -> dict[str, str]:
+    """Return the tables of own models by the start of their headers."""
+    recorded = json.loads(OWN_OUTCOMES.read_text(encoding="utf-8"))
+    rows = []
+    refusals = []
+    for name, entry in recorded.items():
+        counts = dict.fromkeys(OWN_COLUMNS, 0)
+        counts["not run"] = entry["paths"] - len(entry["outcomes"])
+        for way, outcome in entry["outcomes"].items():
+            counts[_own_column(outcome)] += 1
+            if outcome.startswith("refused: "):
+                sentence = outcome.removeprefix("refused: ").replace("|", "/")
+                refusals.append([f"`{name}`", f"`{way}`", sentence])
+        numbers = [str(counts[column]) for column in OWN_COLUMNS]
+        rows.append([f"`{name}`", entry["family"], TITLES[entry["source"]], *numbers])
+    head = ("model", "kind of model", "from", *OWN_COLUMNS)
+    return {
+        "model | kind of model": _table(head, rows),
+        "refused | to": _table(("refused", "to", "message"), refusals),
+    }
+
+
+def _own_column(outcome: str) -> str:
+    """Return the column that counts an outcome."""
+    if ", fixed: " in outcome:
+        return "fixed"
+    if outcome.startswith("refused: "):
+        return "refused"
+    return "right" if outcome in ("right", "written") else "wrong"
 
 
 def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
@@ -155,9 +190,22 @@ def with_tables(text: str, tables: Mapping[str, str]) -> str:
     return text
 
 
+def take_over_own(rows: Sequence[Sequence[str]]) -> None:
+    """Merge a run's outcomes of own models into the earlier ones."""
+    recorded = json.loads(OWN_OUTCOMES.read_text(encoding="utf-8"))
+    for name, way, outcome in rows:
+        recorded[name]["outcomes"][way] = outcome
+    content = json.dumps(recorded, indent=0, ensure_ascii=False)
+    OWN_OUTCOMES.write_text(content + "\n", encoding="utf-8")
+
+
 def take_over(results: Path) -> None:
     """Merge a run's outcomes into the earlier ones."""
     lines = results.read_text(encoding="utf-8").splitlines()
+    first = json.loads(lines[0])
+    if len(first) == len(("model", "way", "outcome")):
+        take_over_own(list(map(json.loads, lines)))
+        return
     outcomes = {
         **json.loads(OUTCOMES.read_text(encoding="utf-8")),
         **dict(map(json.loads, lines)),
@@ -169,13 +217,18 @@ def take_over(results: Path) -> None:
 
 
 def main() -> int:
-    """Rewrite both pages, or check them with ``--check``."""
+    """Rewrite the pages, or check them with ``--check``."""
     only_check = "--check" in sys.argv[1:]
     if not only_check:
         for name in sys.argv[1:]:
             take_over(Path(name))
     is_outdated = False
-    for page, tables in ((GUIDE, guide_tables()), (RESULTS, result_tables())):
+    pages = (
+        (GUIDE, guide_tables()),
+        (RESULTS, result_tables()),
+        (OWN_RESULTS, own_tables()),
+    )
+    for page, tables in pages:
         text = page.read_text(encoding="utf-8")
         updated = with_tables(text, tables)
         if only_check:

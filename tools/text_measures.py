@@ -28,6 +28,7 @@ GENERATED = frozenset(
         "docs/generated/families.md",
         "docs/generated/language-clients.md",
         "docs/generated/other-engines.md",
+        "docs/generated/own-models.md",
         "docs/generated/settings.md",
         "docs/generated/zoo.md",
     }
