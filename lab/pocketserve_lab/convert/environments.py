@@ -178,7 +178,9 @@ _TABLE = (
     Environment(
         "coremltools",
         "PyTorch to CoreML",
-        ("torch==2.13.0", "coremltools==9.0"),
+        # The tool makes Python numbers of arrays with one element, as NumPy 2.4 no longer
+        # does.
+        ("torch==2.13.0", "coremltools==9.0", "numpy==2.3.5"),
         1050 * _MB,
         3,
     ),

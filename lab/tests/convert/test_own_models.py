@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,6 +127,9 @@ class Workshop:
         except ConversionError as error:
             print(error.detail)
             return f"refused: {refusal_sentence(error)}"
+        leak = leaked_words(conversion.path, self.models.parent)
+        if leak:
+            return f"not clean: {leak}"
         if not KINDS[way.kind].served:
             return _noted(conversion, WRITTEN)
         # A program of torch.export is code.
@@ -171,6 +175,29 @@ class Workshop:
         for output in response.json()["outputs"]:
             outputs[output["name"]] = np.reshape(output["data"], output["shape"])
         return outputs
+
+
+def leaked_words(path: Path, folder: Path) -> str:
+    """Return a folder of this machine or a source line in a result; else nothing."""
+    files = (
+        [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    )
+    contents = []
+    for file in files:
+        contents.append(file.read_bytes())
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                contents += [archive.read(name) for name in archive.namelist()]
+    for words in (
+        str(folder),
+        str(ROOT),
+        str(Path.home()) + "/",
+        "site-packages",
+        '.py"',
+    ):
+        if any(words.encode() in content for content in contents):
+            return words
+    return ""
 
 
 def _noted(conversion: Conversion, outcome: str) -> str:

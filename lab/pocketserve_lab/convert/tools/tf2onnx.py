@@ -11,6 +11,7 @@ from pocketserve_lab.convert.converter import (
     ConversionRequest,
     Converter,
 )
+from pocketserve_lab.convert.tools.cleaning import clean_onnx
 from pocketserve_lab.convert.tools.tensorflow_model import (
     FORMATS,
     missing_operators,
@@ -42,11 +43,13 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     log = _Log()
     if request.format == "tflite":
         _run(request, log, ["--tflite", str(request.source)])
+        clean_onnx(request.output)
         return ConversionOutcome(CONVERTER.name, version("tf2onnx"), {"opset": OPSET})
     with saved_signature(request) as source:
         folder = str(source.folder)
         signature = ["--tag", "serve", "--signature_def", source.key]
         _run(request, log, ["--saved-model", folder, *signature])
+    clean_onnx(request.output)
     options = {"opset": OPSET, "signature": source.key}
     return ConversionOutcome(
         CONVERTER.name, version("tf2onnx"), options, source.inputs, source.outputs
