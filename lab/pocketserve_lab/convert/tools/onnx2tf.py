@@ -34,6 +34,7 @@ CONVERTER = Converter(
 
 _LAYER = re.compile(r"onnx_op_name: (\S+)")
 _NEAREST = "--to onnx --quantize dynamic, or convert the model that it was made from"
+_MISSING = re.compile(r"No module named 'onnx2tf\.ops\.(\w+)'")
 _COLOUR = re.compile(r"\x1b\[\d*m")
 
 _WAYS = ("keep_ncw_or_nchw_or_ncdhw_input_names", "keep_shape_absolutely_input_names")
@@ -221,6 +222,10 @@ def _refusal(
     text = _COLOUR.sub("", f"{printed}\n{error}")
     layer = _LAYER.search(text)
     reason = " ".join(_COLOUR.sub("", str(error)).split())[:300]
+    missing = _MISSING.search(text)
+    if missing:
+        reason = f"the operator {missing[1]} has no counterpart; use it as it is"
+        return request.refusal(CONVERTER.name, text, reason)
     if layer:
         reason = f"it cannot do the layer {layer[1]}"
     return request.refusal(CONVERTER.name, text, reason, _NEAREST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from functools import partial
@@ -30,6 +31,7 @@ CONVERTER = Converter(
 )
 
 ANSWERS_NAME = "answers.npz"
+_FAILED = re.compile(r"Conversion failed for (\w+)-\d+")
 _NEAREST = "--to onnx, which OpenVINO reads as well"
 
 
@@ -60,9 +62,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         raise
     # The tool's errors have no common class.
     except Exception as error:
-        text = " ".join(str(error).split())
-        message = f"OpenVINO cannot convert {request.title}: {text:.300}"
-        raise ConversionError(message, detail=str(error), nearest=_NEAREST) from error
+        raise _refusal(request, error) from error
     return ConversionOutcome(
         CONVERTER.name,
         version("openvino"),
@@ -71,6 +71,15 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         variant_answers=variants,
         float_bytes=float_bytes,
     )
+
+
+def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
+    reason = " ".join(str(error).split())[:300]
+    failed = _FAILED.search(str(error))
+    if failed:
+        reason = f"OpenVINO has no operator for {failed[1]}"
+    message = f"OpenVINO cannot convert {request.title}: {reason}"
+    return ConversionError(message, detail=str(error), nearest=_NEAREST)
 
 
 def _float_bytes(openvino: Any, model: Any, request: ConversionRequest) -> int:
