@@ -240,6 +240,10 @@ def test_labels_of_a_model_without_a_task(tmp_path: Path) -> None:
     assert not select_task(facts(tmp_path, shapes, {}, {"config.json": "{"})).labels
     with pytest.raises(ModelLoadError, match=r"labels names nothing\.txt"):
         select_task(facts(tmp_path, shapes, {"labels": "nothing.txt"}))
+    with pytest.raises(ModelLoadError, match=r"config\.pbtxt: label_filename names no"):
+        select_task(
+            facts(tmp_path, shapes, {"labels": "nothing.txt"}, {"config.pbtxt": ""})
+        )
 
 
 # Poses

@@ -214,6 +214,14 @@ def _reason(error: OSError) -> str:
     return f"cannot be read: {error.strerror}"
 
 
+def _labels_key(folder: Path) -> str:
+    """Return the file and key that name the labels, for messages."""
+    is_tritons = (folder / "config.pbtxt").is_file()
+    if is_tritons and not (folder / "model.toml").is_file():
+        return "config.pbtxt: label_filename"
+    return "model.toml: labels"
+
+
 def _read_labels(
     facts: ModelFacts, folder: Path, names: Sequence[str]
 ) -> dict[str, Sequence[str]]:
@@ -223,11 +231,12 @@ def _read_labels(
         ModelLoadError: a file can't be read.
     """
     contents: dict[str, bytes] = {}
+    key = _labels_key(folder)
     for name in dict.fromkeys(names):
         path = folder / name
         if not lies_in(path, folder):
             raise ModelLoadError(
-                f"model.toml: labels names {name}, a link that leaves the model's folder"
+                f"{key} names {name}, a link that leaves the model's folder"
             )
         try:
             contents[name] = facts.read_tried(
@@ -236,9 +245,7 @@ def _read_labels(
         except OSError as error:
             large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
             reason = large if error.errno == errno.EFBIG else _reason(error)
-            raise ModelLoadError(
-                f"model.toml: labels names {name}, which {reason}"
-            ) from None
+            raise ModelLoadError(f"{key} names {name}, which {reason}") from None
     try:
         check_line_count(list(contents.values()))
     except DamagedFileError as error:
@@ -248,9 +255,7 @@ def _read_labels(
         try:
             parsed = parse_labels(name, content)
         except DamagedFileError as error:
-            raise ModelLoadError(
-                f"model.toml: labels names {name}, which {error}"
-            ) from None
+            raise ModelLoadError(f"{key} names {name}, which {error}") from None
         if parsed.note:
             _add_note(facts, f"{name} {parsed.note}")
         labels[name] = _fitted(facts, name, parsed)

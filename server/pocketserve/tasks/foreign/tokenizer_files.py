@@ -8,6 +8,7 @@ _FAST = "huggingface/transformers, tokenization_utils_tokenizers.py"
 _BASE = "huggingface/transformers, tokenization_utils_base.py"
 _BERT = "huggingface/transformers, tokenization_bert.py"
 _ALBERT = "huggingface/transformers, tokenization_albert.py"
+_DEBERTA = "huggingface/transformers, tokenization_deberta_v2.py"
 _ROBERTA = "huggingface/transformers, tokenization_roberta.py"
 _LIBRARY = "huggingface/tokenizers, tokenizer/serialization.rs"
 _ADDED = "huggingface/tokenizers, tokenizer/added_vocabulary.rs"
@@ -76,6 +77,7 @@ CONFIG = ForeignFile(
         ),
         Key("add_prefix_space", Effect.APPLIED, _ROBERTA),
         Key("keep_accents", Effect.UNSUPPORTED, _ALBERT, tasks=_TEXT_TASKS),
+        Key("split_by_punct", Effect.UNSUPPORTED, _DEBERTA, tasks=_TEXT_TASKS),
         Key("split_special_tokens", Effect.UNSUPPORTED, _BASE, tasks=_TEXT_TASKS),
         Key("clean_up_tokenization_spaces", Effect.HARMLESS, "of decoding alone"),
         Key(
@@ -120,7 +122,6 @@ CONFIG = ForeignFile(
                 *(
                     "special_tokens_map_file",
                     "spaces_between_special_tokens",
-                    "split_by_punct",
                     "tokenizer_file",
                 ),
                 *(
