@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pocketserve_lab.language.comparison import LanguagePlan
 
 
+MAX_REPEATS = 100
+
+
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -46,6 +49,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page with everything in it"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FOLDER",
+        help="write tables, figures, samples and methods for a paper",
     )
     parser.add_argument(
         "--png", type=Path, metavar="FILE", help="write a picture of the table"
@@ -85,6 +94,13 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
         help="for all timed turns together [15]",
     )
     parser.add_argument(
+        "--repeat",
+        type=_repeats,
+        default=1,
+        metavar="N",
+        help="run everything N times, and report the spread [1]",
+    )
+    parser.add_argument(
         "--margin",
         type=parse_share,
         metavar="SHARE",
@@ -120,11 +136,11 @@ def run(options: argparse.Namespace) -> int:
     plan = _plan(options)
     if options.layers:
         return _show_layers(options, plan)
-    from pocketserve_lab.compare.session import compare_versions
+    from pocketserve_lab.compare.paper.repeats import compare_repeatedly
 
     progress = Progress(lines=True)
     try:
-        result = compare_versions(plan, progress.show)
+        result = compare_repeatedly(plan, options.repeat, progress.show)
     finally:
         progress.end()
     _write_files(options, result)
@@ -205,6 +221,10 @@ def _check_paths(options: argparse.Namespace) -> None:
             raise CommandError(
                 f"{str(path)!r} lies in a folder that does not exist; make it first"
             )
+    if options.report is not None:
+        from pocketserve_lab.compare.paper.folder import check_folder
+
+        check_folder(options.report)
     if options.data is not None and not options.data.exists():
         raise CommandError(
             f"{str(options.data)!r} does not exist; name a file or folder with --data"
@@ -233,12 +253,21 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
+def _has_whole_options(options: argparse.Namespace) -> bool:
+    """Return whether options of a whole comparison are present."""
+    names = ("apply", "html", "png", "report", "device")
+    if any(getattr(options, name) for name in names):
+        return True
+    return options.margin is not None or options.repeat > 1
+
+
 def _show_devices(options: argparse.Namespace) -> int:
     from pocketserve_lab.compare.devices import print_devices, read_result, side_by_side
 
-    if options.apply or options.html or options.png or options.device:
+    if _has_whole_options(options):
         raise CommandError(
-            "--apply, --device, --html and --png belong to a comparison on this device"
+            "--apply, --device, --html, --png, --report, --margin and --repeat "
+            "belong to a comparison on this device"
         )
     first_name, second_name = options.model
     first, second = read_result(Path(first_name)), read_result(Path(second_name))
@@ -252,9 +281,9 @@ def _show_devices(options: argparse.Namespace) -> int:
 def _show_layers(options: argparse.Namespace, plan: Any) -> int:
     from pocketserve_lab.compare.layers import compare_layers, print_layers
 
-    if options.apply or options.html or options.png or options.device:
+    if _has_whole_options(options):
         raise CommandError(
-            "--apply, --device, --html and --png "
+            "--apply, --device, --html, --png, --report, --margin and --repeat "
             "belong to a comparison of whole versions"
         )
     result = compare_layers(plan, options.layers)
@@ -274,6 +303,10 @@ def _write_files(options: argparse.Namespace, result: dict[str, Any]) -> None:
         from pocketserve_lab.compare.figure import write_png
 
         write_png(result, options.png)
+    if options.report:
+        from pocketserve_lab.compare.paper.folder import write_paper
+
+        write_paper(result, options.report, options.seconds)
 
 
 def _apply(result: dict[str, Any]) -> str:
@@ -345,6 +378,15 @@ def _set_default(
             if present.get(key) != value:
                 table[key] = value
     document["default_version"] = name
+
+
+def _repeats(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 1 <= value <= MAX_REPEATS:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 1 to {MAX_REPEATS}"
+        )
+    return value
 
 
 def _limit(text: str) -> int:

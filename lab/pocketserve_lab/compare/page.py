@@ -18,6 +18,7 @@ from pocketserve_lab.compare.report import (
     interval_warning,
     number,
     score_with_interval,
+    spread_rows,
     table_rows,
     with_interval,
 )
@@ -48,6 +49,7 @@ svg [fill="#0b7a4b"] { fill: var(--good); }
 svg [fill="#7c9cc9"] { fill: var(--bar); }
 """
 JUDGED = ("VERSION", "RUNS ON", "SCORE", "TEST", "RESULT", "FURTHER FIGURES")
+SPREAD = ("VERSION", "RUN p50 ms", "SCORE", "MEMORY")
 TIMES = ("VERSION", "RUN p50 ms", "p90", "p99", "ANSWER p50 ms", "p90", "p99")
 
 
@@ -80,6 +82,7 @@ def page_of(result: Mapping[str, Any]) -> str:
 <p class="small">{_text(interval_warning(result))}</p>
 <h2>Answers against {_text(result["reference"])}</h2>
 {_table(JUDGED, judgements, "words")}
+{_spread(result)}
 {_skipped(result["skipped"])}
 <h2>Everything, with all samples</h2>
 <details><summary>JSON</summary>
@@ -134,6 +137,15 @@ def _judged(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> list[
         "reference" if is_reference else test["text"],
         ", ".join(figures),
     ]
+
+
+def _spread(result: Mapping[str, Any]) -> str:
+    """Return the table of repeated runs; empty for a single one."""
+    if "repeats" not in result:
+        return ""
+    repeats = result["repeats"]
+    table = _table(SPREAD, spread_rows(repeats))
+    return f"<h2>Spread over {repeats['number']} runs</h2>{table}"
 
 
 def _skipped(skipped: Mapping[str, str]) -> str:

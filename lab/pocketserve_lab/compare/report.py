@@ -5,7 +5,7 @@ The page and the picture share its rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pocketserve.doctor.missing_framework import missing_command
@@ -151,8 +151,34 @@ def print_report(result: Mapping[str, Any]) -> None:
         if facts["device"] != "cpu":
             print_text(f"{name}: runs on {facts['device']} ({facts['runtime']})")
     print_skipped(result["skipped"])
+    _print_spread(result)
     print_text(f"\n{result['recommendation']['sentences']}")
     print_text(f"Rule: {result['recommendation']['rule']}")
+
+
+def _print_spread(result: Mapping[str, Any]) -> None:
+    """Print the least and the largest figures of repeated runs."""
+    repeats = result.get("repeats")
+    if repeats is None:
+        return
+    print_text(f"\nSpread over {plural(repeats['number'], 'run')}:")
+    print_wide_table(("VERSION", "RUN p50 ms", "SCORE", "MEMORY"), spread_rows(repeats))
+
+
+def spread_rows(repeats: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each version, from its least to its largest figures."""
+    rows = []
+    for name, figures in repeats["spread"].items():
+        times = _span(figures["run_p50_ms"], number)
+        scores = _span(figures["score"], "{:.4g}".format)
+        rows.append([name, times, scores, _span(figures["private_bytes"], human_bytes)])
+    return rows
+
+
+def _span(figure: Mapping[str, Any] | None, form: Callable[..., str]) -> str:
+    if figure is None:
+        return "-"
+    return f"{form(figure['low'])} to {form(figure['high'])}"
 
 
 def _print_head(result: Mapping[str, Any]) -> None:

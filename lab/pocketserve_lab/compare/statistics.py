@@ -129,11 +129,17 @@ def mean_score(values: Sequence[float]) -> Estimate:
     deviation = float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
     if len(scores) < LEAST_FOR_INTERVAL or deviation <= 1e-12 * abs(mean):
         return Estimate(mean, None, None)
-    skewness = float(np.mean((scores - mean) ** 3)) / float(scores.std()) ** 3
+    below, above = _hall_steps(scores)
+    return Estimate(mean, mean - deviation * below, mean + deviation * above)
+
+
+def _hall_steps(scores: Array) -> tuple[float, float]:
+    """Return how many deviations the ends lie below and above the mean."""
+    centred = scores - scores.mean()
+    skewness = float(np.mean(centred**3)) / float(scores.std()) ** 3
     steps = _t_steps(len(scores))
-    low = mean - deviation * _untransformed(steps, skewness, len(scores))
-    high = mean - deviation * _untransformed(-steps, skewness, len(scores))
-    return Estimate(mean, low, high)
+    below = _untransformed(steps, skewness, len(scores))
+    return below, -_untransformed(-steps, skewness, len(scores))
 
 
 def _untransformed(steps: float, skewness: float, number: int) -> float:
@@ -251,8 +257,7 @@ def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
 def _permutation_p(values: Array) -> float:
     """Return the share of changes of sign with at least as extreme a sum."""
     if len(values) > MAX_DRAWN:
-        deviation = math.sqrt(float(values @ values)) or 1.0
-        return 2 * NORMAL.cdf(-abs(float(values.sum())) / deviation)
+        return _normal_p(values)
     sums = np.abs(_signs(len(values)) @ values)
     rounding = 1e-9 * float(np.abs(values).sum())
     observed = abs(float(values.sum())) - rounding
@@ -260,6 +265,12 @@ def _permutation_p(values: Array) -> float:
     if len(values) > MAX_EXACT:
         return (1 + extreme_count) / (1 + len(sums))
     return extreme_count / len(sums)
+
+
+def _normal_p(values: Array) -> float:
+    """Return the p of many values, whose sums are normal under changes of sign."""
+    deviation = math.sqrt(float(values @ values)) or 1.0
+    return 2 * NORMAL.cdf(-abs(float(values.sum())) / deviation)
 
 
 @lru_cache(maxsize=4)

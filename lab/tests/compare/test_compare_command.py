@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import functools
 import html.parser
 import json
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import PIL.Image
 import pytest
@@ -123,6 +125,50 @@ def test_the_table_the_page_and_the_picture_are_complete(tmp_path: Path) -> None
     with PIL.Image.open(picture) as image:
         assert image.width == 600
         assert len(image.getcolors(1 << 20) or ()) > 4
+
+
+def test_a_report_has_all_that_a_paper_cites(tmp_path: Path) -> None:
+    """Numbers, tables, figures, samples and methods, without a local path."""
+    folder = tmp_path / "report"
+    options = ("--report", folder, "--repeat", "2", "--margin", "1%")
+    printed = compare("digits", *VERSIONS, *QUICK, *options)
+    assert "Spread over 2 runs:" in printed
+    assert "2 runs recommend" in " ".join(printed.split())
+    names = {file.name for file in folder.iterdir()}
+    assert names == REPORT_FILES
+    result = json.loads((folder / "result.json").read_text())
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+    assert [row["version"] for row in rows] == ["tflite", "tflite-int8"]
+    for row in rows:
+        run = result["versions"][row["version"]]["run_ms"]["p50"]
+        assert float(row["run_p50_ms"]) == run["value"]
+    samples = list(csv.DictReader((folder / "samples.csv").read_text().splitlines()))
+    assert {row["repeat"] for row in samples} == {"1", "2"}
+    ElementTree.parse(folder / "figure.svg")
+    methods = (folder / "methods.md").read_text()
+    assert "The margin was 1.00%" in methods
+    turns = result["recommendation"]["turns"]
+    assert turns >= 6
+    assert f"this gave {turns} turns" in methods
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        assert str(MODELS).encode() not in content
+        assert str(tmp_path).encode() not in content
+    refused = compare("digits", *VERSIONS, *QUICK, "--report", folder, fails=True)
+    assert "is not empty; name a new folder with --report" in refused
+
+
+REPORT_FILES = {
+    "table.csv",
+    "table.md",
+    "table.tex",
+    "samples.csv",
+    "result.json",
+    "environment.json",
+    "figure.svg",
+    "figure.png",
+    "methods.md",
+}
 
 
 def test_a_table_of_numbers_is_compared(tmp_path: Path) -> None:
@@ -245,8 +291,20 @@ def test_results_of_two_devices_are_combined(
         (("digits", "petals"), "name one model, or two JSON files"),
         (("a.json", "b.json"), "No such file"),
         (("digits", "--html", "/nowhere/x.html"), "folder that does not exist"),
+        (("digits", "--report", "/nowhere/x"), "folder that does not exist"),
+        (("digits", "--layers", "tflite", "onnx", "--repeat", "2"), "whole versions"),
     ],
-    ids=["model", "version", "reference", "data", "two models", "no results", "folder"],
+    ids=[
+        "model",
+        "version",
+        "reference",
+        "data",
+        "two models",
+        "no results",
+        "folder",
+        "report's folder",
+        "layers",
+    ],
 )
 def test_bad_input_is_explained_in_one_sentence(
     words: tuple[str, ...], reason: str

@@ -164,7 +164,7 @@ def test_a_delegate_is_compared_with_the_cpu(tmp_path: Path) -> None:
         ),
         (
             ("--device", "cpu", "--layers", "tflite", "tflite-int8"),
-            "--device, --html and --png belong to",
+            "--device, --html, --png, --report, --margin and --repeat belong to",
         ),
     ],
     ids=["unknown", "mistyped", "engine", "reference", "apply", "layers"],

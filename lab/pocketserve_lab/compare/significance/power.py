@@ -129,14 +129,19 @@ def provable_mean(differences: Sequence[float], alpha: float) -> float | None:
     if number < 2:
         return None
     deviation = float(np.std(differences, ddof=1))
-    bound = t_quantile(1 - alpha / 2, number - 1)
+    steps = _provable_steps(number, t_quantile(1 - alpha / 2, number - 1))
+    return steps * deviation / math.sqrt(number)
+
+
+def _provable_steps(number: int, bound: float) -> float:
+    """Return the standard errors that exceed the bound in 80 of 100 cases."""
     bias = _deviation_bias(number)
     steps = bound
     for _ in range(BISECTIONS):
         variance = 1 + (steps * steps + bound * bound) * (1 - bias * bias)
         distance = NORMAL.inv_cdf(POWER) * math.sqrt(variance) / bias
         steps = min(bound + distance, MAX_STEPS)
-    return steps * deviation / math.sqrt(number)
+    return steps
 
 
 def _deviation_bias(number: int) -> float:
