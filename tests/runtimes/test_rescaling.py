@@ -85,36 +85,43 @@ def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
         read_rescaling(path)
 
 
+def add_tables(flat: Flat, at: int, count: int, *fields: int) -> list[dict[int, int]]:
+    """Add a vector of tables, and point to it."""
+    vector = flat.vector(count)
+    flat.point(at, vector)
+    tables = []
+    for number in range(count):
+        table = flat.table(*fields)
+        flat.point(vector + 4 + 4 * number, table[-1])
+        tables.append(table)
+    return tables
+
+
+def add_integers(flat: Flat, at: int, values: list[int]) -> None:
+    """Add a vector of int32, and point to it."""
+    raw = struct.pack(f"<{len(values)}i", *values)
+    flat.point(at, flat.blob(raw))
+    start = len(flat.data) - len(raw) - 4
+    flat.set(start, len(values))
+
+
 def tflite(code: int, constant: bytes, swapped: bool = False) -> bytes:
     """Return a graph whose first operator takes the input and a constant."""
     flat = Flat(b"TFL3")
     root = flat.table(1, 2, 4)
     flat.point(0, root[-1])
-
-    def tables(at: int, count: int, *fields: int) -> list[dict[int, int]]:
-        vector = flat.vector(count)
-        flat.point(at, vector)
-        made = []
-        for number in range(count):
-            made.append(flat.table(*fields))
-            flat.point(vector + 4 + 4 * number, made[-1][-1])
-        return made
-
-    def integers(at: int, *values: int) -> None:
-        raw = struct.pack(f"<{len(values)}i", *values)
-        flat.point(at, flat.blob(raw))
-        start = len(flat.data) - len(raw) - 4
-        flat.set(start, len(values))
-
-    (entry,) = tables(root[1], 1, 3)
+    (entry,) = add_tables(flat, root[1], 1, 3)
     flat.set(entry[3], code)
-    (graph,) = tables(root[2], 1, 0, 1, 3)
-    tensors = tables(graph[0], 2, 2)
+    (graph,) = add_tables(flat, root[2], 1, 0, 1, 3)
+    tensors = add_tables(flat, graph[0], 2, 2)
     flat.set(tensors[1][2], 1)
-    integers(graph[1], 0)
-    (operator,) = tables(graph[3], 1, 1)
-    integers(operator[1], *((1, 0) if swapped else (0, 1)))
-    buffers = tables(root[4], 2, 0)
+    add_integers(flat, graph[1], [0])
+    (operator,) = add_tables(flat, graph[3], 1, 1)
+    order = [0, 1]
+    if swapped:
+        order = [1, 0]
+    add_integers(flat, operator[1], order)
+    buffers = add_tables(flat, root[4], 2, 0)
     for buffer, content in zip(buffers, (b"", constant), strict=True):
         flat.point(buffer[0], flat.blob(content))
     return bytes(flat.data)

@@ -75,14 +75,9 @@ def test_damaged_files_are_refused(
         ctc_vocabulary(files, config)
 
 
-def write_model(folder: Path, kind: str) -> None:
-    """Write a model whose letters are the levels of the sound's frames."""
-    onnx = pytest.importorskip("onnx")
-    helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    mean = np.full((1, 1, FRAME), 1 / FRAME, np.float32)
-    levels = np.array(LEVELS, np.float32)[None, None, :]
-    constants = {"mean": mean, "levels": levels, "factor": np.float32(-3000)}
-    nodes = [
+def ctc_nodes(helper: Any) -> list[Any]:
+    """Return the operators from samples to logits."""
+    return [
         helper.make_node("Unsqueeze", ["input_values", "axis"], ["channel"]),
         helper.make_node("Conv", ["channel", "mean"], ["means"], strides=[FRAME]),
         helper.make_node("Transpose", ["means"], ["frames"], perm=[0, 2, 1]),
@@ -90,6 +85,16 @@ def write_model(folder: Path, kind: str) -> None:
         helper.make_node("Mul", ["distances", "distances"], ["squares"]),
         helper.make_node("Mul", ["squares", "factor"], ["logits"]),
     ]
+
+
+def write_model(folder: Path, kind: str) -> None:
+    """Write a model whose letters are the levels of the sound's frames."""
+    onnx = pytest.importorskip("onnx")
+    helper, number = onnx.helper, onnx.TensorProto.FLOAT
+    mean = np.full((1, 1, FRAME), 1 / FRAME, np.float32)
+    levels = np.array(LEVELS, np.float32)[None, None, :]
+    constants = {"mean": mean, "levels": levels, "factor": np.float32(-3000)}
+    nodes = ctc_nodes(helper)
     initializers = [onnx.numpy_helper.from_array(np.array([1]), "axis")]
     for name, value in constants.items():
         initializers.append(onnx.numpy_helper.from_array(np.asarray(value), name))
@@ -101,7 +106,12 @@ def write_model(folder: Path, kind: str) -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     folder.mkdir(parents=True)
     onnx.save(model, folder / "model.onnx")
-    files = {
+    write_configuration(folder, kind)
+
+
+def write_configuration(folder: Path, kind: str) -> None:
+    """Write the files beside the model."""
+    files: dict[str, Any] = {
         "config": {"model_type": "wav2vec2", "architectures": [kind], "vocab_size": 5},
         "vocab": {letter: place for place, letter in enumerate(LETTERS)},
         "preprocessor_config": {

@@ -78,22 +78,32 @@ def bench_language_model(plan: BenchPlan) -> dict[str, Any]:
     )
     try:
         _check_version(service, name, plan.version)
-        with service.running(name, version) as (_, handle):
-            session = handle.model.sessions[0]
-            if not isinstance(session, LlmSession) or session.header.pooling:
-                raise CommandError(f"{name!r} generates no text")
-            figures = _measure_ways(service, name, session, plan)
-            figures["version"] = handle.model.version.name
-            figures["runtime"] = session.runtime
-            figures["engine_memory_bytes"] = dict(LanguageSubject(session).memory())
+        figures = _measure(service, name, version, plan)
     finally:
         service.close()
     return {"model": name, "load": load, **figures}
 
 
+def _measure(
+    service: Service, name: str, version: str | None, plan: BenchPlan
+) -> dict[str, Any]:
+    """Load the model, and measure it."""
+    with service.running(name, version) as (_, handle):
+        session = handle.model.sessions[0]
+        if not isinstance(session, LlmSession) or session.header.pooling:
+            raise CommandError(f"{name!r} generates no text")
+        figures = _measure_ways(service, name, session, plan)
+        memory = LanguageSubject(session).memory()
+        figures["version"] = handle.model.version.name
+        figures["runtime"] = session.runtime
+        figures["engine_memory_bytes"] = dict(memory)
+        return figures
+
+
 def _check_version(service: Service, name: str, version: str | None) -> None:
     """Raise CommandError for another version than the default one."""
-    if version not in (None, service.entry(name).default_version):
+    default = service.entry(name).default_version
+    if version not in (None, default):
         raise CommandError(
             "a language model is measured in its default version; pocketserve"
             f" compare {name} measures all"
@@ -152,6 +162,7 @@ def _take_turns(
 
 
 def _ask_engine(subject: LanguageSubject) -> WayTime:
+    """Time an answer of the engine's process."""
     clock = _AnswerClock()
     for piece in subject.pieces(QUESTION, TOKENS):
         clock.take(piece)
@@ -159,13 +170,15 @@ def _ask_engine(subject: LanguageSubject) -> WayTime:
 
 
 def _ask_server(client: Client, name: str) -> WayTime:
+    """Time an answer of the server."""
     clock = _AnswerClock()
     stream = client.chat(name, QUESTION, temperature=0, max_tokens=TOKENS)
     with stream:
         for piece in stream:
             clock.take(piece)
     # The server merges pieces that wait for a slow reader.
-    return clock.stop(stream.usage.get("completion_tokens", clock.pieces))
+    tokens = stream.usage.get("completion_tokens", clock.pieces)
+    return clock.stop(tokens)
 
 
 class _AnswerClock:
@@ -190,17 +203,18 @@ class _AnswerClock:
         """Return the figures of an answer with a number of tokens."""
         end = time.perf_counter()
         first = self._first or end
-        return WayTime((first - self._began) * 1e3, tokens / (end - self._began))
+        first_ms = (first - self._began) * 1e3
+        rate = tokens / (end - self._began)
+        return WayTime(first_ms, rate)
 
 
 def _summary(times: list[WayTime]) -> dict[str, Any]:
     first = []
     rates = []
+    samples = []
     for item in times:
         first.append(item.first_ms)
         rates.append(item.rate)
-    samples = []
-    for item in times:
         samples.append([item.first_ms, item.rate])
     return {
         "first_ms": statistics.median(first),
@@ -212,20 +226,31 @@ def _summary(times: list[WayTime]) -> dict[str, Any]:
 def print_language_bench(result: Mapping[str, Any]) -> None:
     """Print a row for each way."""
     print_text(load_warning(result["load"]))
-    alone = result["ways"]["engine"]
-    rows = []
-    for way, title in WAYS.items():
-        figures = result["ways"][way]
-        rows.append([title, *_cells(figures, None if way == "engine" else alone)])
-    header = ["WHOLE ANSWER", "FIRST TOKEN ms", "ADDED ms", "TOKENS/s", "SHARE"]
-    print_wide_table(header, rows)
-    engine = result["engine_memory_bytes"].get("proportional")
+    _print_times(result["ways"])
+    memory = result["engine_memory_bytes"]
+    engine = memory.get("proportional")
     if engine is not None:
-        print_text(f"The engine's process has {human_bytes(engine)} of memory.")
+        size = human_bytes(engine)
+        print_text(f"The engine's process has {size} of memory.")
     print_text(
         "The server's first answer, which loads the model, took"
         f" {result['first_answer_ms']:.0f} ms."
     )
+
+
+def _print_times(ways: Mapping[str, Any]) -> None:
+    """Print the table of first tokens and rates."""
+    alone = ways["engine"]
+    rows = []
+    for way, title in WAYS.items():
+        figures = ways[way]
+        compared = alone
+        if way == "engine":
+            compared = None
+        cells = _cells(figures, compared)
+        rows.append([title, *cells])
+    header = ["WHOLE ANSWER", "FIRST TOKEN ms", "ADDED ms", "TOKENS/s", "SHARE"]
+    print_wide_table(header, rows)
 
 
 def _cells(figures: Mapping[str, Any], alone: Mapping[str, Any] | None) -> list[str]:
@@ -234,9 +259,13 @@ def _cells(figures: Mapping[str, Any], alone: Mapping[str, Any] | None) -> list[
     Args:
         alone: the engine's own figures; None for their own row.
     """
-    first, rate = figures["first_ms"], figures["rate"]
-    added = share = ""
+    first = figures["first_ms"]
+    rate = figures["rate"]
+    added = ""
+    share = ""
     if alone is not None:
-        added = f"{first - alone['first_ms']:+.1f}"
-        share = f"{rate / alone['rate']:.2f}"
+        added_ms = first - alone["first_ms"]
+        added = f"{added_ms:+.1f}"
+        share_of_rate = rate / alone["rate"]
+        share = f"{share_of_rate:.2f}"
     return [f"{first:.1f}", added, f"{rate:.1f}", share]

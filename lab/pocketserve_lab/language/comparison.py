@@ -108,15 +108,22 @@ class _LanguageSession:
         for version in self._names(service, name):
             self._try_to_open(service, name, version, stack)
         if not self._subjects:
-            reason = next(iter(self._skipped.values()), "it has none")
+            reasons = iter(self._skipped.values())
+            reason = next(reasons, "it has none")
             raise CommandError(f"no version of {name!r} can be run here: {reason}")
 
     def _names(self, service: Service, name: str) -> list[str]:
+        """Return the versions to measure, the reference first.
+
+        Raises:
+            CommandError: the model has no such version.
+        """
         present = list(service.entry(name).versions)
         names = list(self._plan.versions) or present
-        if self._plan.reference is not None:
-            rest = [other for other in names if other != self._plan.reference]
-            names = [self._plan.reference, *rest]
+        reference = self._plan.reference
+        if reference is not None:
+            rest = [other for other in names if other != reference]
+            names = [reference, *rest]
         for version in names:
             if version not in present:
                 listed = ", ".join(present) or "none"
@@ -139,21 +146,24 @@ class _LanguageSession:
     def _open(
         self, service: Service, name: str, version: str, stack: ExitStack
     ) -> None:
+        """Load a version until the stack is closed; note its facts."""
         began = time.perf_counter()
         _, handle = stack.enter_context(service.running(name, version))
+        load_ms = (time.perf_counter() - began) * 1e3
         session = handle.model.sessions[0]
         if not isinstance(session, LlmSession) or session.header.pooling:
             self._skipped[version] = "it generates no text"
             return
         self._subjects[version] = LanguageSubject(session)
+        header = session.header
         self._facts[version] = {
             "runtime": session.runtime,
-            "quantisation": session.header.quantisation,
-            "parameters": session.header.parameters,
+            "quantisation": header.quantisation,
+            "parameters": header.parameters,
             "context": session.context,
             "threads": handle.model.threads,
             "file_bytes": file_bytes(handle.model.version),
-            "load_ms": (time.perf_counter() - began) * 1e3,
+            "load_ms": load_ms,
         }
 
     def measure(self) -> dict[str, Any]:
@@ -163,11 +173,14 @@ class _LanguageSession:
         reference = next(iter(self._subjects))
         versions = {}
         for version in self._subjects:
+            speed = summary_of(samples[version])
+            reading = self._read_text(version)
+            agreement = agreement_of(texts[reference], texts[version])
             versions[version] = {
                 **self._facts[version],
-                **summary_of(samples[version]),
-                **self._read_text(version),
-                "agreement": agreement_of(texts[reference], texts[version]),
+                **speed,
+                **reading,
+                "agreement": agreement,
                 "texts": texts[version],
             }
         return {
@@ -182,12 +195,14 @@ class _LanguageSession:
         self._progress(f"reading the text with {version}", 0.0)
         subject = self._subjects[version]
         perplexity = subject.perplexity(self._plan.text, PERPLEXITY_TOKENS)
+        memory = subject.memory()
         return {
             "perplexity": dataclasses.asdict(perplexity),
-            "memory_bytes": dict(subject.memory()),
+            "memory_bytes": dict(memory),
         }
 
     def _time_turns(self) -> dict[str, list[TimedAnswer]]:
+        """Return timed answers by version, measured in turns."""
         prompt = self._plan.text
         calls = {}
         for name, subject in self._subjects.items():
@@ -200,6 +215,7 @@ class _LanguageSession:
         return take_turns(calls, self._plan.seconds, MAX_ROUNDS, show)
 
     def _greedy_texts(self) -> dict[str, list[str]]:
+        """Return the answers to all prompts, by version."""
         texts: dict[str, list[str]] = {}
         for number, (name, subject) in enumerate(self._subjects.items()):
             self._progress("comparing answers", number / len(self._subjects))
@@ -212,14 +228,15 @@ class _LanguageSession:
 
 def summary_of(samples: Sequence[TimedAnswer]) -> dict[str, Any]:
     """Return the medians of all turns, and the samples."""
-    figures: dict[str, Any] = {"samples": []}
+    listed: list[dict[str, float]] = []
+    for sample in samples:
+        listed.append(dataclasses.asdict(sample))
+    figures: dict[str, Any] = {"samples": listed}
     for field in dataclasses.fields(TimedAnswer):
         values = []
-        for sample in samples:
-            values.append(getattr(sample, field.name))
+        for entry in listed:
+            values.append(entry[field.name])
         figures[field.name] = statistics.median(values)
-    for sample in samples:
-        figures["samples"].append(dataclasses.asdict(sample))
     return figures
 
 
@@ -228,13 +245,17 @@ def agreement_of(expected: Sequence[str], texts: Sequence[str]) -> dict[str, flo
     equal = 0
     shares = []
     for text, second in zip(expected, texts, strict=True):
-        equal += text == second
         if text == second:
+            equal += 1
             shares.append(1.0)
-            continue
-        longest = max(len(text), len(second))
-        shares.append(_shared_start(text, second) / longest)
-    return {"same": equal / len(expected), "start": statistics.fmean(shares)}
+        else:
+            longest = max(len(text), len(second))
+            shared = _shared_start(text, second)
+            shares.append(shared / longest)
+    return {
+        "same": equal / len(expected),
+        "start": statistics.fmean(shares),
+    }
 
 
 def _shared_start(text: str, second: str) -> int:

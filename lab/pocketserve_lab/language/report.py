@@ -40,25 +40,35 @@ def print_language_report(result: Mapping[str, Any]) -> None:
 
 
 def _memory_cell(facts: Mapping[str, Any]) -> str:
+    """Return the engine's memory; shared pages count in part."""
     memory = facts["memory_bytes"].get("proportional")
     if memory is None:
         return "-"
     return human_bytes(memory)
 
 
-def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
+def _agreement_cell(facts: Mapping[str, Any], is_reference: bool) -> str:
+    """Return how many texts equal the reference's, and how far the others agree."""
+    if is_reference:
+        return "reference"
     agreement = facts["agreement"]
-    agreed = f"{agreement['same']:.0%} (start {agreement['start']:.0%})"
+    whole = agreement["same"]
+    start = agreement["start"]
+    return f"{whole:.0%} (start {start:.0%})"
+
+
+def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
     perplexity = facts["perplexity"]
+    cpu_ms = facts["cpu_s"] * 1e3
     return [
         human_bytes(facts["file_bytes"]),
         f"{facts['first_ms']:.1f}",
         f"{facts['rate']:.1f}",
         f"{facts['prompt_rate']:.1f}",
-        f"{facts['cpu_s'] * 1e3:.2f}",
+        f"{cpu_ms:.2f}",
         f"{facts['load_ms']:.0f}",
         _memory_cell(facts),
-        "reference" if is_reference else agreed,
+        _agreement_cell(facts, is_reference),
         f"{perplexity['per_token']:.2f}",
         f"{perplexity['bits_per_byte']:.3f}",
     ]

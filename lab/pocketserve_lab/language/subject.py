@@ -70,8 +70,12 @@ class LanguageSubject:
 
     def time_answer(self, prompt: str, tokens: int) -> TimedAnswer:
         """Time an answer of a number of tokens; no cached prompt is used."""
-        body = {"prompt": prompt, "max_tokens": tokens}
-        body |= {"temperature": 0, "ignore_eos": True}
+        body = {
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
         began = self._now()
         first: _EngineClock | None = None
         usage: Mapping[str, Any] = {}
@@ -91,11 +95,12 @@ class LanguageSubject:
     def pieces(self, prompt: str, tokens: int) -> Iterator[str]:
         """Yield the pieces of the likeliest answer."""
         body: dict[str, Any] = {"max_tokens": tokens, "temperature": 0}
-        path = COMPLETIONS
         if self._session.header.template:
             path = CHAT
-            body["messages"] = [{"role": "user", "content": prompt}]
+            message = {"role": "user", "content": prompt}
+            body["messages"] = [message]
         else:
+            path = COMPLETIONS
             body["prompt"] = prompt
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         with self._session.stream(path, body, deadline) as events:
@@ -120,23 +125,24 @@ class LanguageSubject:
         for place in range(1, len(tokens)):
             entry = self._demand(tokens[:place], tokens[place])
             loss -= entry["logprob"]
-            read += len(entry["bytes"] or str(entry["token"]).encode())
-        count = max(1, len(tokens) - 1)
-        bits = loss / math.log(2) / max(1, read)
-        return Perplexity(math.exp(loss / count), bits, count)
+            content = entry["bytes"] or str(entry["token"]).encode()
+            read += len(content)
+        return _perplexity_of(loss, len(tokens) - 1, read)
 
     def _tokens(self, text: str, most: int) -> list[int]:
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         request = {"content": text, "add_special": True}
         answer = self._session.ask(TOKENIZE, request, deadline)
+        tokens: list[int] = answer["tokens"]
         limit = min(most, self._session.context - 1)
-        tokens: list[int] = answer["tokens"][:limit]
-        return tokens
+        return tokens[:limit]
 
     def memory(self) -> Mapping[str, int]:
         """Return the bytes of the engine's process, by kind."""
         pid = self._session.pid
-        return (memory_of(pid) if pid is not None else None) or {}
+        if pid is None:
+            return {}
+        return memory_of(pid) or {}
 
     def _demand(self, tokens: list[int], token: int) -> Mapping[str, Any]:
         """Return the probability of a token after others."""
@@ -149,18 +155,30 @@ class LanguageSubject:
         }
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         stream = self._session.stream(COMPLETIONS, body, deadline, owner=OWNER)
-        with stream as events:
-            for event in list(events):
-                entry = _probability_of(event)
-                if entry is not None:
-                    return entry
+        with stream as opened:
+            events = list(opened)
+        for event in events:
+            entry = _probability_of(event)
+            if entry is not None:
+                return entry
         raise RuntimeError("the engine reports no probabilities")
 
     def _cpu_seconds(self) -> float:
         """Return the processor time of the engine's process."""
         fields = stat_fields(self._session.pid or 0)
-        ticks = int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        user_ticks = int(fields[USER_TIME])
+        system_ticks = int(fields[SYSTEM_TIME])
+        ticks_per_second = os.sysconf("SC_CLK_TCK")
+        return (user_ticks + system_ticks) / ticks_per_second
+
+
+def _perplexity_of(loss: float, tokens: int, text_bytes: int) -> Perplexity:
+    """Return the figures of a summed loss, which is in nats."""
+    count = max(1, tokens)
+    per_token = math.exp(loss / count)
+    bits = loss / math.log(2)
+    bits_per_byte = bits / max(1, text_bytes)
+    return Perplexity(per_token, bits_per_byte, count)
 
 
 def _figures(
@@ -170,19 +188,28 @@ def _figures(
     usage: Mapping[str, Any],
 ) -> TimedAnswer:
     """Return the figures of an answer, from its moments."""
-    written = max(1, usage.get("completion_tokens", 1) - 1)
-    reading = first.time - began.time
-    writing = max(1e-9, end.time - first.time)
-    prompt_rate = usage.get("prompt_tokens", 0) / max(1e-9, reading)
-    cpu_s = (end.cpu - first.cpu) / written
-    return TimedAnswer(reading * 1e3, prompt_rate, written / writing, cpu_s)
+    all_written = usage.get("completion_tokens", 1)
+    written = max(1, all_written - 1)
+    reading_s = max(1e-9, first.time - began.time)
+    writing_s = max(1e-9, end.time - first.time)
+    prompt_tokens = usage.get("prompt_tokens", 0)
+    cpu_s = end.cpu - first.cpu
+    return TimedAnswer(
+        first_ms=reading_s * 1e3,
+        prompt_rate=prompt_tokens / reading_s,
+        rate=written / writing_s,
+        cpu_s=cpu_s / written,
+    )
 
 
 def _text_of(event: Mapping[str, Any]) -> str:
+    """Return the text of a completion's or a chat's event."""
     pieces = []
     for choice in event.get("choices", ()):
         delta = choice.get("delta") or {}
-        pieces.append(choice.get("text") or delta.get("content") or "")
+        text = choice.get("text") or delta.get("content")
+        if text:
+            pieces.append(text)
     return "".join(pieces)
 
 

@@ -30,11 +30,13 @@ def take_turns(
     order = list(calls)
     began = time.monotonic()
     for number in range(rounds):
-        share = (time.monotonic() - began) / seconds
+        elapsed = time.monotonic() - began
+        share = elapsed / seconds
         if share >= 1 and number >= MIN_ROUNDS:
             break
         progress(min(1.0, share))
         for name in order:
-            results[name].append(calls[name]())
+            result = calls[name]()
+            results[name].append(result)
         order = order[1:] + order[:1]
     return results

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-Answer = Mapping[str, Any]
 TASK: Final = "speech-to-text"
 RUN_SECONDS: Final = "run_s"
 """The key of an answer's time, which the worker adds."""
@@ -43,12 +42,12 @@ def word_errors(expected: Sequence[str], words: Sequence[str]) -> int:
     return row[-1]
 
 
-def text_of_answer(answer: Answer) -> str:
+def text_of_answer(answer: Mapping[str, Any]) -> str:
     """Return the whole text of an answer."""
     return str(answer.get("text", ""))
 
 
-def word_accuracy(answer: Answer, truth: Any) -> float:
+def word_accuracy(answer: Mapping[str, Any], truth: Any) -> float:
     """Return 1 less the word error rate of one sound, at least 0."""
     expected = words_in(str(truth))
     words = words_in(text_of_answer(answer))
@@ -58,7 +57,7 @@ def word_accuracy(answer: Answer, truth: Any) -> float:
 
 
 def speech_figures(
-    answers: Sequence[Answer], truths: Sequence[Any]
+    answers: Sequence[Mapping[str, Any]], truths: Sequence[Any]
 ) -> dict[str, float]:
     """Return the word error rate over all words, and the real-time factor."""
     errors = 0

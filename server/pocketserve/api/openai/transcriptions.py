@@ -32,9 +32,9 @@ from pocketserve.tasks.parameters import hints_and_options
 from pocketserve.tasks.speech.facts import TRANSCRIBE, TRANSLATE
 from pocketserve.tasks.speech.languages import name_of
 from pocketserve.tasks.speech.options import MAX_PROMPT_CHARACTERS
-from pocketserve.tasks.speech.speech_to_text import Transcript
 from pocketserve.tasks.speech.subtitles import SRT, VTT, Cue, subtitles
 from pocketserve.tasks.speech.transcribe import SpeechSegment
+from pocketserve.tasks.speech.whisper_to_text import Transcript
 
 PLAIN: Final = "text/plain; charset=utf-8"
 JSON_FORM: Final = "json"

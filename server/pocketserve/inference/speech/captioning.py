@@ -18,7 +18,7 @@ from pocketserve.tasks.speech.captions import (
     caption_entries,
     caption_facts,
 )
-from pocketserve.tasks.speech.speech_to_text import Transcript
+from pocketserve.tasks.speech.whisper_to_text import Transcript
 from pocketserve_wire import ApiError, ErrorCode
 
 

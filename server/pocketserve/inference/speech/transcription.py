@@ -21,7 +21,7 @@ from pocketserve.inference.payload import (
 from pocketserve.inference.task_operation import TaskOperation, append_values, numbered
 from pocketserve.tasks.base import Answer, Arrays
 from pocketserve.tasks.cancellation import BytePool
-from pocketserve.tasks.speech.speech_to_text import (
+from pocketserve.tasks.speech.whisper_to_text import (
     SpeechToText,
     Transcript,
     entries_of,

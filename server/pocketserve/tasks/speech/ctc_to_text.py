@@ -19,13 +19,13 @@ from pocketserve.tasks.speech.decoding import WindowText, compression_of
 from pocketserve.tasks.speech.facts import CONFIG, TRANSCRIBE
 from pocketserve.tasks.speech.gate import Gate
 from pocketserve.tasks.speech.options import SpeechOptions
-from pocketserve.tasks.speech.speech_to_text import (
+from pocketserve.tasks.speech.transcribe import FRAMES_PER_SECOND, SpeechSegment
+from pocketserve.tasks.speech.whisper_to_text import (
     NAME,
     SpeechToText,
     TranscribeOptions,
     Transcript,
 )
-from pocketserve.tasks.speech.transcribe import FRAMES_PER_SECOND, SpeechSegment
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -252,24 +252,24 @@ def reject_other_model(
         is_registered: whether the class is the one of the model's type. Its older files
             may have other steps, with the same effect.
     """
-    known = CLASSES.get(name)
+    rules = CLASSES.get(name)
     model = document.get("model")
-    if known is None or not isinstance(model, Mapping):
+    if rules is None or not isinstance(model, Mapping):
         return
     steps = _types_in(document.get("normalizer"))
     steps |= _types_in(document.get("pre_tokenizer"))
     kind = _kind_of(model)
-    if kind != known.model:
-        raise _mismatch(name, f"is a class for {known.model}, not for {kind}")
-    if known.unknown is not None and model.get("unk_id") != known.unknown:
+    if kind != rules.model:
+        raise _mismatch(name, f"is a class for {rules.model}, not for {kind}")
+    if rules.unknown is not None and model.get("unk_id") != rules.unknown:
         raise _mismatch(name, "has another model.unk_id")
     if is_registered:
         return
     steps &= _TELLING
-    if known is _LLAMA_CLASS and not steps:
+    if rules is _LLAMA_CLASS and not steps:
         return  # older files put the space in front with the normalizer
-    if steps != known.steps:
-        different = ", ".join(sorted(steps ^ known.steps))
+    if steps != rules.steps:
+        different = ", ".join(sorted(steps ^ rules.steps))
         raise _mismatch(name, f"differs in {different}")
 
 
@@ -287,8 +287,8 @@ def reject_other_frame(
         names: special tokens that the files name, by role.
         number_of: returns a token's number; None if there is none.
     """
-    known = CLASSES.get(name)
-    frame = None if known is None else known.frame
+    rules = CLASSES.get(name)
+    frame = None if rules is None else rules.frame
     if frame is None:
         return
     fits = len(special.first) == frame.before
@@ -327,11 +327,11 @@ def reject_other_numbers(
     added = [token for token in declared if token.content not in words]
     added.sort(key=lambda token: token.number)
     names = {token.content for token in added}
-    forgotten = any(
+    is_forgotten = any(
         token.content not in words and token.content not in names for token in in_file
     )
     expected = list(range(len(words), len(words) + len(added)))
-    if forgotten or [token.number for token in added] != expected:
+    if is_forgotten or [token.number for token in added] != expected:
         raise MetadataError(
             "tokenizer_config.json beside the model has added_tokens_decoder, which "
             "numbers tokens unlike tokenizer.json; save both with one tokenizer"

@@ -90,8 +90,8 @@ class TokenizerSettings(NamedTuple):
     @property
     def case_of_class(self) -> bool | None:
         """Return ``do_lower_case`` or its default in the class."""
-        known = CLASSES.get(self.tokenizer_class)
-        if self.lower_case is None and known is not None and known.lowers:
+        rules = CLASSES.get(self.tokenizer_class)
+        if self.lower_case is None and rules is not None and rules.lowers:
             return True
         return self.lower_case
 
@@ -115,15 +115,15 @@ class TokenizerSettings(NamedTuple):
         pads = padding if isinstance(padding, Mapping) else {}
         cuts = truncation if isinstance(truncation, Mapping) else {}
         pad = self._number("pad", number_of)
-        known = CLASSES.get(self.tokenizer_class)
-        if pad is None and known is not None:
-            pad = number_of(known.pad)
+        rules = CLASSES.get(self.tokenizer_class)
+        if pad is None and rules is not None:
+            pad = number_of(rules.pad)
         if pad is None and "pad" not in self.names:
             pad = _named_pad(pads, number_of)
         if pad is None:
             pad = pads.get("pad_id")
         pad_type = pads.get("pad_type_id") if self.pad_type is None else self.pad_type
-        if known is not None and not self.tokenizer_class.startswith("XLNet"):
+        if rules is not None and not self.tokenizer_class.startswith("XLNet"):
             pad_type = 0  # these classes ignore the files' number
         return self._with_bos_and_eos(special, number_of)._replace(
             pad=_count_or(pad, special.pad),
