@@ -51,7 +51,14 @@ OTHER_VARIABLES: Final = frozenset(
             "ANDROID_TOOLCHAIN",
             "KEYSTORE_PASSWORD",
         ),
-        *("HOMEPAGE", "FONTS", "OWN_MODELS", "CHROMIUM", "FIREFOX", "BROWSERS_FOLDER"),
+        *(
+            "HOMEPAGE",
+            "FONTS",
+            "CONVERSION_LOG",
+            "CHROMIUM",
+            "FIREFOX",
+            "BROWSERS_FOLDER",
+        ),
     )
 )
 """Variables of ours that are no settings, so that they are not taken for misspelt ones."""

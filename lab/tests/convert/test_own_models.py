@@ -6,7 +6,7 @@ no sample and no check of the conversion had. Each answer must be right, or the 
 it rejects must be noted at the conversion; each refusal must name a path that works.
 
 ``own_outcomes.json`` has the outcomes, of which ``tools/convert_tables.py`` makes
-docs/generated/own-models.md. ``POCKETSERVE_OWN_MODELS=FILE`` adds each outcome to that
+docs/generated/own-models.md. ``POCKETSERVE_CONVERSION_LOG=FILE`` adds each outcome to that
 file, and skips those in it.
 """
 
@@ -42,7 +42,7 @@ from trusting import trust_one
 pytestmark = pytest.mark.own_models
 
 PATH_LIMIT_S = 300.0
-RESULTS = os.environ.get("POCKETSERVE_OWN_MODELS")
+RESULTS = os.environ.get("POCKETSERVE_CONVERSION_LOG")
 BUILDERS = {
     "own_torch.py": ROOT / ".venv-zoo" / "bin" / "python",
     "own_trees.py": ROOT / ".venv-zoo" / "bin" / "python",
