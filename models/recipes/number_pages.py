@@ -257,13 +257,19 @@ def _rgb(colour: np.ndarray) -> tuple[int, int, int]:
 
 
 @cache
-def _photos() -> list[Image.Image]:
-    return [Image.fromarray(picture) for picture in load_sample_images().images]
+def _photos(held_out: bool) -> list[Image.Image]:
+    """Return scikit-learn's two photos, for training also those in ``POCKETSERVE_PHOTOS``."""
+    photos = [Image.fromarray(picture) for picture in load_sample_images().images]
+    folder = os.environ.get("POCKETSERVE_PHOTOS")
+    if folder and not held_out:
+        photos += [Image.open(path).convert("RGB") for path in sorted(Path(folder).iterdir())]
+    return photos
 
 
-def _photo(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
+def _photo(rng: np.random.Generator, size: tuple[int, int], held_out: bool) -> Image.Image:
     """A part of one, in other colours and perhaps mirrored."""
-    photo = _photos()[int(rng.integers(2))]
+    photos = _photos(held_out)
+    photo = photos[int(rng.integers(len(photos)))]
     scale = rng.uniform(0.35, 1.0) * min(photo.width / size[0], photo.height / size[1])
     part = (int(size[0] * scale), int(size[1] * scale))
     left, top = int(rng.integers(photo.width - part[0] + 1)), int(rng.integers(photo.height - part[1] + 1))
@@ -296,8 +302,8 @@ def _clutter(rng: np.random.Generator, picture: Image.Image, count: int) -> None
             draw.arc([*low, *high], *rng.uniform(0, 360, 2), colour, width)
 
 
-def _scene(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
-    scene = _photo(rng, size) if rng.random() < 0.5 else _gradient(rng, size, _colour(rng), 40)
+def _scene(rng: np.random.Generator, size: tuple[int, int], held_out: bool) -> Image.Image:
+    scene = _photo(rng, size, held_out) if rng.random() < 0.5 else _gradient(rng, size, _colour(rng), 40)
     _clutter(rng, scene, int(rng.integers(0, 10)))
     if rng.random() < 0.3:
         _grain(rng, scene)
@@ -329,25 +335,30 @@ def _paper(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
     return paper
 
 
+EMPTY_SHARE = 0.125
+
 # --- A page and its photo ----------------------------------------------------------------------------------------
 
 
 def page(rng: np.random.Generator, width: int, height: int, held_out: bool = False) -> tuple[Image.Image, list[tuple[int, Box]]]:
     """Draw a photo of a page; return it with its digits and their boxes, which lie inside.
 
-    ``held_out`` takes fonts and handwriting that no training page has.
+    ``held_out`` takes fonts and handwriting that no training page has. One training page of eight is a photo
+    without digits.
     """
+    if not held_out and rng.random() < EMPTY_SHARE:
+        return _photographed(rng, _photo(rng, (width, height), held_out)), []
     while True:
         size = (width, height)
         on_paper = rng.random() < 0.8
-        sheet = _paper(rng, size) if on_paper else _scene(rng, size)
+        sheet = _paper(rng, size) if on_paper else _scene(rng, size, held_out)
         outlines = _fill(rng, sheet, held_out)
         matrix = _perspective(rng, size, on_paper)
         digits = [(digit, _bounds(outline, matrix)) for digit, outline in outlines]
         # Half a digit at the edge is neither one nor none: such a page is drawn anew.
         if all(box[0] >= 0 and box[1] >= 0 and box[2] <= width and box[3] <= height for _, box in digits):
             break
-    scene = _scene(rng, size)
+    scene = _scene(rng, size, held_out)
     back = np.linalg.inv(matrix)
     flat = tuple((back / back[2, 2]).ravel()[:8])
     covered = Image.new("L", size, 255).transform(size, Image.Transform.PERSPECTIVE, flat, Image.Resampling.BILINEAR)

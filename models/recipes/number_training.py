@@ -20,7 +20,7 @@ from models.recipes import number_pages
 SEED = 0
 GREY = 114
 MOST_DIGITS = 128
-LONGEST = 320  # of a drawn page, pixels
+LONGEST = (320, 640)  # longer side of a drawn page, pixels
 FITTING = ((0, 40), (32, 88), (72, math.inf))
 """From and to which longer side, in pixels of the input, a digit belongs to each grid; what fits two is in both."""
 
@@ -51,7 +51,7 @@ def draw_pages(count: int, seed: int) -> Pages:
     pictures = np.empty((count, SIDE, SIDE, 3), np.uint8)
     digits = np.full((count, MOST_DIGITS, 5), -1, np.float32)
     for row in range(count):
-        picture, truth = number_pages.page(rng, *number_pages.any_size(rng, LONGEST))
+        picture, truth = number_pages.page(rng, *number_pages.any_size(rng, int(rng.choice(LONGEST))))
         pictures[row], scale, corner = boxed(picture)
         for number, (digit, box) in enumerate(truth[:MOST_DIGITS]):
             digits[row, number] = (digit, *(np.array(box) * scale + np.tile(corner, 2)))

@@ -22,7 +22,8 @@ from models.recipes.figure_networks import Network, to_tflite
 from models.recipes.figures import ask
 
 FOLDER = common.MODELS / "numbers"
-PAGES, STEPS = 4000, 1586
+PAGES, STEPS = 12000, 5595
+PAGE_SEEDS = (1, 2, 3, 4)
 HELD_OUT, HELD_OUT_SEED = 300, 3
 SIZES = (0, 12, 20, 40, 1000)
 """Heights of digits in pixels of the input, from and to which the card tells how many are found."""
@@ -43,7 +44,7 @@ Pages = list[tuple[bytes, list[number_pages.Entry]]]
 
 def begin() -> None:
     """Trains, and writes the weights in half precision."""
-    parts = [number_training.draw_pages(PAGES // 2, seed) for seed in (1, 2)]
+    parts = [number_training.draw_pages(PAGES // len(PAGE_SEEDS), seed) for seed in PAGE_SEEDS]
     module = number_training.train(tuple(np.concatenate(part) for part in zip(*parts)), STEPS)
     common.save_torch(module.half(), FOLDER / "weights.safetensors")
     (FOLDER / "labels.txt").write_text("".join(f"{digit}\n" for digit in range(10)), encoding="utf-8")

@@ -54,6 +54,7 @@ OTHER_VARIABLES: Final = frozenset(
         *(
             "HOMEPAGE",
             "FONTS",
+            "PHOTOS",
             "CONVERSION_LOG",
             "CHROMIUM",
             "FIREFOX",
