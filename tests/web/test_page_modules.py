@@ -187,6 +187,89 @@ def test_captions_go_on_after_a_failure(tmp_path: Path) -> None:
     assert is_same
 
 
+CAPTIONS = """
+const html = () => "", t = () => "", update = () => {}, RATE = 10;
+const samplesOf = async (blob) => blob.samples;
+class MicrophoneInput {
+  constructor(bench) { this.bench = bench; bench.input = this; this.ends = 0; }
+  begin(recorder) { this.recorder = recorder; }
+  end() { this.ends += 1; }
+}
+const setTimeout = (run, pause) => { pauses.push(pause); setImmediate(run); };
+const pauses = [], steps = [];
+const bench = { submit: (sample) => new Promise((resolve) => {
+  const size = sample.body.size, isEnd = sample.query.sequence_end === true;
+  const answer = (text) => {
+    sample.draw({ text, open: "", final: isEnd, duration: 1, predictions: [] });
+    resolve(null);
+  };
+  steps.push({ size, isEnd, id: sample.query.sequence_id, answer, fail: (code) => resolve({ code }) });
+}) };
+const recording = (length) => ({ size: 1, samples: new Float32Array(length) });
+const settle = async () => { for (let turn = 0; turn < 5; turn += 1) await new Promise((done) => setImmediate(done)); };
+"""
+
+
+def run_captions(script: str, folder: Path) -> Any:
+    """Run a script with the input of live captions, called ``input``."""
+    words = IMPORTS.sub("", (WEB / "inputs" / "captionwords.js").read_text("utf-8"))
+    words = words.replace("export ", "")
+    start = "const input = captions.create(bench);"
+    base = CAPTIONS + words
+    return run_module("inputs/captions.js", start + script, folder, base=base)
+
+
+@pytest.mark.parametrize("outcome", ["answer('old')", "fail('QUEUE_FULL')"])
+def test_a_recording_begun_during_the_last_step_is_its_own(
+    tmp_path: Path, outcome: str
+) -> None:
+    """Neither the answer nor the failure of the old step touches the new recording."""
+    script = f"""
+    input.begin("first"); input.finish(recording(40), "first"); await settle();
+    input.begin("second"); input.listen(recording(10)); await settle();
+    steps[0].{outcome}; await settle();
+    steps[1].answer("new"); await settle();
+    input.listen(recording(30)); await settle();
+    const sizes = steps.map(({{ size }}) => size / 4);
+    console.log(JSON.stringify([input.run.words.text, sizes, steps[1].id === steps[2].id]));"""
+    expected = ["new", [40, 10, 20], True]
+    assert run_captions(script, tmp_path) == expected
+
+
+def test_the_late_end_of_an_old_recording_is_not_sent(tmp_path: Path) -> None:
+    script = """
+    input.begin("first"); input.begin("second");
+    input.finish(recording(40), "first"); await settle();
+    console.log(JSON.stringify(steps.length));"""
+    assert run_captions(script, tmp_path) == 0
+
+
+def test_the_last_step_of_captions_is_repeated(tmp_path: Path) -> None:
+    script = """
+    input.begin("first"); input.listen(recording(10)); await settle();
+    steps[0].answer("The"); await settle();
+    input.finish(recording(30), "first"); await settle();
+    steps[1].fail("QUEUE_FULL"); await settle();
+    steps[2].answer("The end."); await settle();
+    const asked = steps.map(({ size, isEnd }) => [size / 4, isEnd]);
+    console.log(JSON.stringify([asked, input.run.words.text, input.ends]));"""
+    asked, text, ends = run_captions(script, tmp_path)
+    assert asked == [[10, False], [20, True], [30, True]]
+    assert text.endswith("The end.")
+    assert ends == 0
+
+
+@pytest.mark.parametrize(("code", "steps"), [("QUEUE_FULL", 5), ("MODEL_BROKEN", 1)])
+def test_the_last_step_is_repeated_a_few_times_at_most(
+    tmp_path: Path, code: str, steps: int
+) -> None:
+    script = f"""
+    input.begin("first"); input.finish(recording(30), "first"); await settle();
+    for (let turn = 0; turn < 9; turn += 1) {{ steps.at(-1).fail("{code}"); await settle(); }}
+    console.log(JSON.stringify([steps.length, pauses.length, input.run.isSending]));"""
+    assert run_captions(script, tmp_path) == [steps, steps - 1, False]
+
+
 ELEMENTS = """
 const element = (tag) => ({
   tag, append() {}, createTHead: () => section, createTBody: () => section,

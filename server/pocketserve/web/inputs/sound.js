@@ -116,7 +116,7 @@ export class MicrophoneInput extends SoundInput {
       parts.push(event.data);
       if (recorder.state === "recording") this.listen?.(whole());
     };
-    recorder.onstop = () => this.finish(whole());
+    recorder.onstop = () => this.finish(whole(), recorder);
     recorder.start(this.sliceMs);
     this.recorder = recorder;
     this.began = performance.now();
