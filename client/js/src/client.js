@@ -152,7 +152,8 @@ export class Client {
       stream_options: { include_usage: true },
     };
     const limits = { ...options, timeout: options.timeout ?? LONG_TIMEOUT_MS };
-    return new Chat(() => this.#sendJson("POST", "/v1/chat/completions", content, limits));
+    const start = (signal) => this.#sendJson("POST", "/v1/chat/completions", content, { ...limits, signal });
+    return new Chat(start, options.signal);
   }
 
   /**
@@ -171,7 +172,8 @@ export class Client {
     const { body, type } = soundForm(fields, sound);
     const path = translate ? "/v1/audio/translations" : "/v1/audio/transcriptions";
     const limits = { ...options, timeout: options.timeout ?? LONG_TIMEOUT_MS };
-    return new Transcript(() => this.#send("POST", path, body, { "Content-Type": type }, limits));
+    const start = (signal) => this.#send("POST", path, body, { "Content-Type": type }, { ...limits, signal });
+    return new Transcript(start, options.signal);
   }
 
   /** Return the vector of each text, as Float32Arrays. */

@@ -2,13 +2,16 @@ import { events } from "./events.js";
 
 /** An answer that arrives piece by piece: iterate with `for await`. Leaving the loop early ends it. */
 export class StreamedAnswer {
-  #exchange = null;
+  #ending = new AbortController();
   #isClosed = false;
   #pieces;
 
-  /** @param {() => Promise<object>} start sends the request; called with the first piece */
-  constructor(start) {
-    this.#pieces = this.#read(start);
+  /**
+   * @param {(signal: AbortSignal) => Promise<object>} start sends the request; called with the first piece
+   * @param {AbortSignal} [signal] the caller's
+   */
+  constructor(start, signal) {
+    this.#pieces = this.#read(start, signal);
   }
 
   [Symbol.asyncIterator]() {
@@ -18,14 +21,21 @@ export class StreamedAnswer {
   /** End the answer; the model stops. */
   async close() {
     this.#isClosed = true;
-    this.#exchange?.close();
+    this.#ending.abort();
     await this.#pieces.return();
   }
 
-  async *#read(start) {
-    this.#exchange = await start();
+  async *#read(start, signal) {
+    const onAbort = () => this.#ending.abort(signal.reason);
+    let exchange;
     try {
-      for await (const event of events(this.#exchange)) {
+      signal?.addEventListener("abort", onAbort);
+      if (signal?.aborted) {
+        onAbort();
+      }
+      // The server sends its headers with the first piece, so closing must also end this wait.
+      exchange = await start(this.#ending.signal);
+      for await (const event of events(exchange)) {
         yield* this.piecesOf(event);
       }
     } catch (error) {
@@ -33,7 +43,8 @@ export class StreamedAnswer {
         throw error;
       }
     } finally {
-      this.#exchange.close();
+      signal?.removeEventListener("abort", onAbort);
+      exchange?.close();
     }
   }
 }

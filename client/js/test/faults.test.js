@@ -247,6 +247,59 @@ test("closing a chat ends the loop that reads it", async () => {
   assert.equal(text, "Hel");
 });
 
+const STREAMS = [
+  (client, options) => client.chat("m", "Hello", {}, options),
+  (client, options) => client.transcribe("m", new Uint8Array(4), options),
+];
+
+/** A client of a server that never answers, and promises that a request came and that it was ended. */
+async function silentClient() {
+  let came;
+  let ended;
+  const hasCome = new Promise((resolve) => (came = resolve));
+  const hasEnded = new Promise((resolve) => (ended = resolve));
+  const client = await clientOf((request, response) => {
+    response.on("close", ended);
+    came();
+  });
+  return { client, hasCome, hasEnded };
+}
+
+test("closing before the first piece ends the request", async () => {
+  for (const ask of STREAMS) {
+    const { client, hasCome, hasEnded } = await silentClient();
+    const answer = ask(client);
+    const text = answer.text();
+    await hasCome;
+    await answer.close();
+    await hasEnded;
+    assert.equal(await text, "");
+  }
+});
+
+test("an answer closed before it is read sends nothing", async () => {
+  for (const ask of STREAMS) {
+    const client = new Client({ fetch: () => assert.fail("a request was sent") });
+    const answer = ask(client);
+    await answer.close();
+    assert.equal(await answer.text(), "");
+  }
+});
+
+test("the caller's signal ends a stream with its reason", async () => {
+  for (const ask of STREAMS) {
+    const { client, hasCome, hasEnded } = await silentClient();
+    const controller = new AbortController();
+    const failed = failure(ask(client, { signal: controller.signal }).text());
+    await hasCome;
+    controller.abort(new Error("enough"));
+    await hasEnded;
+    assert.equal((await failed).message, "enough");
+    const late = await failure(ask(client, { signal: controller.signal }).text());
+    assert.equal(late.message, "enough");
+  }
+});
+
 test("a fetch without streams reads a chat whole", async () => {
   const body = `data: ${JSON.stringify(piece("Hi"))}\n\ndata: [DONE]\n\n`;
   const headers = new Headers();
