@@ -265,3 +265,9 @@ def answer_and_interrupt(session: LlmSession) -> None:
         thread.start()
         thread.join()
         list(parts)
+
+
+def test_missing_weights_are_refused(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "toy", num_hidden_layers=5)
+    with pytest.raises(ModelLoadError, match=r"model\.layers\.4\..* and \d+ more"):
+        RUNTIME.open(ModelSource(path))

@@ -136,3 +136,84 @@ def test_weights_that_are_no_numbers_fail_the_trial(tmp_path: Path) -> None:
             session.try_out()
     finally:
         session.close()
+
+
+def write_bert(folder: Path, network: str, **options: Any) -> Path:
+    """Write a tiny BERT with its tokenizer; return ``config.json``."""
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=8,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    getattr(transformers, network)(config, **options).save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    return folder / "config.json"
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change members of ``config.json``."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "pattern"),
+    [
+        (
+            "BertModel",
+            {"architectures": ["BertForSequenceClassification"]},
+            "classifier.bias",
+        ),
+        (
+            "BertForSequenceClassification",
+            {"num_hidden_layers": 3},
+            r"encoder\.layer\.1\..* and \d+ more",
+        ),
+        ("BertForSequenceClassification", {"vocab_size": 9}, "word_embeddings"),
+    ],
+)
+def test_weights_that_do_not_fill_the_network_are_refused(
+    tmp_path: Path, network: str, changes: dict[str, Any], pattern: str
+) -> None:
+    path = write_bert(tmp_path / "part", network)
+    rewrite(path, **changes)
+    with pytest.raises(ModelLoadError, match=pattern):
+        RUNTIME.open(ModelSource(path))
+
+
+def test_a_classifier_needs_its_pooler(tmp_path: Path) -> None:
+    import safetensors.numpy
+
+    path = write_bert(tmp_path / "part", "BertForSequenceClassification")
+    weights = path.with_name("model.safetensors")
+    tensors = {}
+    for name, array in safetensors.numpy.load_file(weights).items():
+        if "pooler" not in name:
+            tensors[name] = array
+    safetensors.numpy.save_file(tensors, weights, {"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"bert\.pooler\.dense\.bias"):
+        RUNTIME.open(ModelSource(path))
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "outputs"),
+    [
+        ("BertModel", {}, ["last_hidden_state", "pooler_output"]),
+        ("BertModel", {"add_pooling_layer": False}, ["last_hidden_state"]),
+        ("BertForMaskedLM", {}, ["last_hidden_state"]),
+    ],
+)
+def test_a_pooler_without_weights_gives_no_output(
+    tmp_path: Path, network: str, options: dict[str, Any], outputs: list[str]
+) -> None:
+    path = write_bert(tmp_path / "embedder", network, **options)
+    path.with_name("modules.json").write_text("[]")
+    session = RUNTIME.open(ModelSource(path))
+    try:
+        assert [output.name for output in session.outputs] == outputs
+    finally:
+        session.close()

@@ -13,6 +13,7 @@ from pocketserve.runtimes.hugging_face.fields import (
     RefusedError,
     read_answer,
 )
+from pocketserve.runtimes.hugging_face.library import load_network
 from pocketserve.runtimes.hugging_face.pieces import TextPieces, token_bytes
 from pocketserve.runtimes.hugging_face.sampling import Sampler
 from pocketserve.runtimes.llm.settings import CHAT, EngineSettings
@@ -33,15 +34,12 @@ class FolderModel:
         self._library = library
         self._context = settings.context
         self._batch = settings.batch
-        options = {"local_files_only": True, "trust_remote_code": False}
         folder = settings.model
-        self.tokenizer = library.AutoTokenizer.from_pretrained(folder, **options)
-        self._model = library.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=getattr(torch, settings.dtype),
-            use_safetensors=True,
-            **options,
-        ).eval()
+        self.tokenizer = library.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        dtype = getattr(torch, settings.dtype)
+        self._model = load_network(library.AutoModelForCausalLM, folder, dtype).model
         self._ends = self._end_tokens()
         parameters = inspect.signature(self._model.forward).parameters
         self._keeps_last = "logits_to_keep" in parameters

@@ -47,9 +47,10 @@ MASKS: Final = (
     HeadOutput("masks_queries_logits", (0, 2, 3)),
 )
 SPANS: Final = (HeadOutput("start_logits", (0, 1)), HeadOutput("end_logits", (0, 1)))
+POOLED: Final = "pooler_output"
 STATES: Final = (
     HeadOutput("last_hidden_state", (0, 1)),
-    HeadOutput("pooler_output", is_optional=True),
+    HeadOutput(POOLED, is_optional=True),
 )
 
 BASE: Final = Head(("Model",), STATES)

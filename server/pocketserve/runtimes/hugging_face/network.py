@@ -11,7 +11,18 @@ from typing import Any, Final
 import numpy as np
 
 from pocketserve.runtimes.hugging_face.folder import CONFIG
-from pocketserve.runtimes.hugging_face.heads import Head, class_of, head_of
+from pocketserve.runtimes.hugging_face.heads import (
+    BASE,
+    POOLED,
+    Head,
+    class_of,
+    head_of,
+)
+from pocketserve.runtimes.hugging_face.library import (
+    LoadedNetwork,
+    UnservedNetworkError,
+    load_network,
+)
 from pocketserve.runtimes.hugging_face.task_folder import MODULES
 from pocketserve.runtimes.hugging_face.weights import read_json
 from pocketserve.tensors import Array
@@ -27,10 +38,6 @@ PROBE_TOKENS: Final = 8
 PROBE_SIDE: Final = 224
 PROBE_SAMPLES: Final = 16_000
 MAX_PROBE_SIDE: Final = 2048
-
-
-class UnservedNetworkError(ValueError):
-    """A folder that can't be served; the text gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,8 @@ class Network:
     """A network in single precision, with its inputs and outputs.
 
     Raises:
-        UnservedNetworkError: it has no known inputs, or needs code of its own.
+        UnservedNetworkError: it has no known inputs, lacks weights, or needs code of
+            its own.
         Exception: any error of the library.
     """
 
@@ -64,7 +72,9 @@ class Network:
         self._folder = Path(folder)
         config = read_json(self._folder / CONFIG)
         self._head = self._find_head(config)
-        self._model = self._load(config)
+        loaded = self._load(config)
+        self._model = loaded.model
+        self._has_random_pooler = loaded.has_random_pooler
         self.inputs = self._find_inputs()
         self.outputs = self._probe()
 
@@ -89,7 +99,7 @@ class Network:
             raise UnservedNetworkError(f"the architecture {name:.80} is not served")
         return head
 
-    def _load(self, config: Mapping[str, Any]) -> Any:
+    def _load(self, config: Mapping[str, Any]) -> LoadedNetwork:
         """Load the class of the library itself, never one of the folder."""
         name = class_of(config) or ""
         library = self._transformers
@@ -108,14 +118,12 @@ class Network:
         if not name.endswith(self._head.ends):
             # A network for embeddings is used without its head.
             network_class = library.AutoModel
-        model = network_class.from_pretrained(
+        return load_network(
+            network_class,
             str(self._folder),
-            dtype=self._torch.float32,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
+            self._torch.float32,
+            may_lack_pooler=self._head is BASE,
         )
-        return model.eval()
 
     def _find_inputs(self) -> list[NetworkInput]:
         main = str(self._model.main_input_name)
@@ -164,6 +172,8 @@ class Network:
         answer = self._run(self._example())
         outputs = []
         for expected in self._head.outputs:
+            if expected.name == POOLED and self._has_random_pooler:
+                continue
             value = answer.get(expected.name)
             if not self._torch.is_tensor(value):
                 if expected.is_optional:
