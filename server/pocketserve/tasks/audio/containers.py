@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from pocketserve.tasks.audio.claims import after_tags
+
 STARTS: Final = (
     (b"#!AMR", "AMR"),
     (b"\x1a\x45\xdf\xa3", "WebM or Matroska"),
     (b"OggS", "Ogg"),
-    (b"ID3", "MP3"),
     (b"fLaC", "FLAC"),
     (b"caff", "CAF"),
     (b".snd", "AU"),
@@ -46,7 +47,16 @@ RESERVED: Final = 3  # bits of a sampling rate that no frame has
 
 def container_of(body: memoryview) -> str:
     """Return the kind of a known sound file other than WAV, else ""."""
-    start = bytes(body[:64])
+    tags = after_tags(body)
+    start = bytes(body[tags : tags + 64])
+    kind = _kind_of(start)
+    if tags:
+        # Padding may follow the tags of an MP3. No other kind has these tags.
+        return kind if kind in ("FLAC", "AAC") else "MP3"
+    return kind
+
+
+def _kind_of(start: bytes) -> str:
     if start[4:8] == b"ftyp":
         return _brand(start[8:12])
     if start[:4] == b"FORM" and start[8:12] in (b"AIFF", b"AIFC"):

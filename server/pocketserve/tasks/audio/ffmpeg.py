@@ -18,13 +18,14 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, Final, NamedTuple
 
 from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.quarantine.rules import rules_of_program
 from pocketserve.tasks.audio import wav
+from pocketserve.tasks.audio.claims import claimed_seconds
 from pocketserve.tasks.audio.containers import CONTAINERS
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.cancellation import checkpoint, hold_bytes
@@ -54,8 +55,17 @@ REASON_CHARACTERS: Final = 160
 SPOOL_BYTES: Final = 1 << 20
 """Samples in memory before their length is known; more are in a temporary file."""
 
-MAY_HAVE_TRAILERS: Final = ("MP3", "MP2")
-"""Kinds of files that programs append tags and padding to."""
+MAY_HAVE_TAGS: Final = ("MP3", "MP2", "FLAC")
+"""Kinds of files in which ffmpeg reports tags and padding as damage.
+
+They follow the sound, or stand between joined files.
+"""
+
+LOST_S: Final = 0.25
+"""Missing sound from which on a file counts as damaged.
+
+A joined file loses a frame, and the claim of an MP3 includes the encoder's padding.
+"""
 
 _HARMLESS: Final = re.compile(
     r"Incorrect BOM value|Error reading frame \w+, skipped"
@@ -92,7 +102,8 @@ def read_sound(
         )
     frames = min(int(max_seconds * rate), wav.MAX_FRAMES) + 1
     command = _command(program, CONTAINERS[kind], rate, channels, frames / rate)
-    job = _Decoding(command, body, kind, frames * channels * WIDTH)
+    frame_bytes = channels * WIDTH
+    job = _Decoding(command, body, kind, frames * frame_bytes, rate * frame_bytes)
     with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
         _take_place()
         try:
@@ -152,6 +163,7 @@ class _Decoding:
     body: memoryview
     kind: str
     max_bytes: int
+    bytes_per_second: int
 
 
 def _decode_into(spool: IO[bytes], job: _Decoding) -> int:
@@ -161,20 +173,21 @@ def _decode_into(spool: IO[bytes], job: _Decoding) -> int:
         ApiError: INVALID_INPUT, the recording is damaged.
     """
     result = _run(job, spool)
-    if result.size > job.max_bytes:
-        return result.size  # too long, which is refused later
     damage = _damage(result.log)
-    if not damage:
-        return result.size
-    if job.kind in MAY_HAVE_TRAILERS:
-        # Bytes after the last frame are no damage: decoding that stops at the first
-        # error has all samples, too.
-        command = [job.command[0], "-xerror", *job.command[1:]]
-        with tempfile.TemporaryFile() as other:
-            again = _run(replace(job, command=command), other, may_fail=True)
-        if again.size == result.size:
-            return result.size
-    raise _unreadable(job.kind, damage)
+    if damage and result.size < job.max_bytes and _lacks_sound(job, result.size):
+        raise _unreadable(job.kind, damage)
+    return result.size
+
+
+def _lacks_sound(job: _Decoding, size: int) -> bool:
+    """Return whether a recording with errors has less sound than it claims.
+
+    Tags and padding cause errors, too: a file without a claim may be undamaged.
+    """
+    if job.kind not in MAY_HAVE_TAGS:
+        return True
+    claim = claimed_seconds(job.body, job.kind)
+    return claim is not None and size / job.bytes_per_second < claim - LOST_S
 
 
 def _damage(log: str) -> str:
@@ -192,7 +205,7 @@ class _Decoded(NamedTuple):
     log: str
 
 
-def _run(job: _Decoding, spool: IO[bytes], *, may_fail: bool = False) -> _Decoded:
+def _run(job: _Decoding, spool: IO[bytes]) -> _Decoded:
     """Write ffmpeg's samples to a file."""
     log = ChildLog()
     try:
@@ -206,7 +219,7 @@ def _run(job: _Decoding, spool: IO[bytes], *, may_fail: bool = False) -> _Decode
             raise _took_too_long(job.kind) from None
         finally:
             child.end()
-        if (code or not size) and not may_fail:
+        if code or not size:
             line = log.last_line()
             if code < 0:
                 line = f"ffmpeg ended with {describe_end(code)}"
