@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pocketserve_lab.compare.paper.environment import commit_of
 from pocketserve_lab.compare.paper.folder import without_paths
 from pocketserve_lab.compare.paper.repeats import combine_runs
 from pocketserve_lab.compare.paper.tables import escape_latex, latex_table
@@ -85,3 +88,31 @@ def test_a_speed_up_of_few_turns_is_not_named() -> None:
     table = latex_table(run(2.0, "a", "a", "b_1"))
     assert r"b\_1 & 1.0 kB & 2.00 (no interval) & too few turns & 100.0\%" in table
     assert table.count(r" \\") == 3
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, timeout=60)
+
+
+def test_the_commit_is_that_of_a_tracked_package_only(tmp_path: Path) -> None:
+    """A stranger's checkout isn't named, and none of its programs run."""
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "readme").write_text("theirs")
+    git(tmp_path, "add", "readme")
+    git(tmp_path, "commit", "--quiet", "--message", "Theirs")
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert commit_of(package) is None
+    git(tmp_path, "add", "package")
+    git(tmp_path, "commit", "--quiet", "--message", "Ours")
+    ran = tmp_path / "ran"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch '{ran}'\n")
+    program.chmod(0o755)
+    git(tmp_path, "config", "core.fsmonitor", str(program))
+    commit = commit_of(package)
+    assert commit is not None
+    assert len(commit) == 40
+    assert not ran.exists()

@@ -92,17 +92,20 @@ def _packages() -> dict[str, str]:
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the Git commit of a folder, with ``+`` after changes; None without."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if not commit:
+    """Return the Git commit of a package; None if Git doesn't track it.
+
+    A package that is only installed in a checkout of something else has none. Git obeys
+    the checkout's own settings, which can name programs, so it is asked nothing that
+    compares files, and never about a model's folder.
+    """
+    if not _git(folder, "ls-files", "--error-unmatch", "__init__.py"):
         return None
-    changes = _git(folder, "status", "--porcelain", "--", ".")
-    return f"{commit}+" if changes else commit
+    return _git(folder, "rev-parse", "HEAD") or None
 
 
 def _git(folder: Path, *words: str) -> str:
     """Return the output of Git; empty if it fails or isn't installed."""
-    command = ["git", "-C", str(folder), *words]
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S

@@ -10,7 +10,7 @@ from typing import Any
 
 from pocketserve.terminal.errors import CommandError
 from pocketserve_lab.compare.figure import svg_of, write_png
-from pocketserve_lab.compare.paper.environment import commit_of, describe_environment
+from pocketserve_lab.compare.paper.environment import describe_environment
 from pocketserve_lab.compare.paper.methods import methods_text
 from pocketserve_lab.compare.paper.tables import (
     latex_table,
@@ -50,7 +50,6 @@ def write_paper(result: Mapping[str, Any], folder: Path, seconds: float) -> None
     """
     check_folder(folder)
     environment = describe_environment()
-    environment["model_commit"] = commit_of(Path(result["folder"]))
     public = without_paths(result)
     runs: Sequence[Mapping[str, Any]] = [public]
     if "repeats" in public:
