@@ -211,7 +211,9 @@ def _score_end(
     return (inside + outside) / 2
 
 
-def difference_score(gains: int, losses: int, number: int, difference: float) -> float:
+def difference_score(
+    gains: float, losses: float, number: int, difference: float
+) -> float:
     """Return Tango's score of a true difference: normal if it is the true one."""
     linear = -gains - losses + (2 * number - gains + losses) * difference
     constant = -losses * difference * (1 - difference)
@@ -285,21 +287,40 @@ def _signs(number: int) -> Array:
 # Margins and several versions
 
 
-def classes_margin_p(gains: int, losses: int, number: int, margin: float) -> float:
+def classes_margin_p(gains: float, losses: float, number: int, margin: float) -> float:
     """Return the one-sided p that the true loss of accuracy exceeds a margin."""
     return 1 - NORMAL.cdf(difference_score(gains, losses, number, -margin))
 
 
-def mean_margin_p(differences: Sequence[float], margin: float) -> float:
-    """Return the one-sided p, by t, that the true mean lies below ``-margin``."""
+def mean_margin_p(
+    differences: Sequence[float], margin: float, *, is_share: bool = False
+) -> float:
+    """Return the one-sided p, by t, that the true mean lies below ``-margin``.
+
+    Equal differences tell nothing about the spread. Rare losses escape t, but scores
+    from 0 to 1 have a bound: no spread is wider than that of samples gained or lost
+    entirely, so their p is the least.
+
+    Args:
+        is_share: whether scores are from 0 to 1.
+    """
     values = np.asarray(differences, float)
     if len(values) < LEAST_FOR_INTERVAL:
         return 1.0
-    distance = float(values.mean()) + margin
+    bound = _share_margin_p(values, margin) if is_share else None
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     if error <= 1e-12 * margin:
-        return 0.0 if distance > 0 else 1.0
-    return 1 - t_cdf(distance / error, len(values) - 1)
+        return 1.0 if bound is None else bound
+    distance = float(values.mean()) + margin
+    p = 1 - t_cdf(distance / error, len(values) - 1)
+    return max(p, bound or 0.0)
+
+
+def _share_margin_p(values: Array, margin: float) -> float:
+    """Return the p of as many whole samples gained and lost."""
+    gains = float(values[values > 0].sum())
+    losses = -float(values[values < 0].sum())
+    return classes_margin_p(gains, losses, len(values), margin)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

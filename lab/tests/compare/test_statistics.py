@@ -17,6 +17,7 @@ from pocketserve_lab.compare.significance.power import provable_loss
 from pocketserve_lab.compare.statistics import (
     holm,
     mcnemar_exact,
+    mean_margin_p,
     mean_score,
     paired_difference,
     paired_permutation,
@@ -149,6 +150,27 @@ def test_few_differences_prove_little(number: int) -> None:
     p = paired_permutation([-1.0] * number)[1]
     assert p == pytest.approx(2 / 2**number, abs=2e-3)
     assert (p < 0.05) == (number >= 6)
+
+
+@pytest.mark.parametrize(
+    ("differences", "is_share", "is_within"),
+    [
+        ([0.0] * 6, False, False),
+        ([0.1] * 500, False, False),
+        ([0.0] * 6, True, False),
+        ([0.0] * 1000, True, True),
+        ([0.0] * 149 + [-0.01], True, False),
+        ([0.001, -0.001] * 300, True, True),
+        ([0.01, -0.01] * 20, False, True),
+        ([0.01, -0.03] * 20, False, False),
+    ],
+)
+def test_a_margin_of_means_needs_proof(
+    differences: list[float], is_share: bool, is_within: bool
+) -> None:
+    """Equal or few differences don't exclude a loss of 1 %."""
+    p = mean_margin_p(differences, 0.01, is_share=is_share)
+    assert (p < 0.025) is is_within
 
 
 @pytest.mark.parametrize("number", [4, 9, 40, 300])

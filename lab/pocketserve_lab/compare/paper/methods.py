@@ -105,8 +105,8 @@ def _decisions(result: ComparisonResult) -> str:
         return text
     return (
         f"{text} The margin was {result['margin']:.2%}: a version is non-inferior if "
-        "the one-sided test of a larger loss (Tango's score, or t) has p < 0.025, "
-        "adjusted by Holm's method."
+        "the one-sided test of a larger loss (Tango's score, or t, for scores from 0 to "
+        "1 at least Tango's) has p < 0.025, adjusted by Holm's method."
     )
 
 

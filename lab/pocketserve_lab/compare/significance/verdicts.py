@@ -175,7 +175,9 @@ def judge_means(
     test = _test("paired permutation", p, change, text)
     if estimate.high is not None and estimate.high >= 0:
         test["worse"] = False
-    margin_p = mean_margin_p(differences, (hypothesis.margin or 0.0) * scale)
+    margin = (hypothesis.margin or 0.0) * scale
+    is_share = measure.same_from is not None
+    margin_p = mean_margin_p(differences, margin, is_share=is_share)
     _add_proof(test, estimate, provable, hypothesis.margin, margin_p)
     return test
 
