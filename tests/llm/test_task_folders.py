@@ -8,11 +8,13 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from confinement import check_confined, check_no_internet_socket
+from pocketserve.child.frames import FramePipe
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.hugging_face.task_process import NetworkEndedError
 from pocketserve.runtimes.hugging_face.task_session import RUNTIME, TaskFolderSession
@@ -89,10 +91,25 @@ def test_a_killed_process_is_started_again(session: TaskFolderSession) -> None:
     assert first is not None
     os.kill(first, signal.SIGSTOP)
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(NetworkEndedError, match="signal SIGKILL"):
+    with pytest.raises(NetworkEndedError, match="signal SIGKILL") as caught:
         session.run(picture())
+    assert caught.value.by_system
     np.testing.assert_array_equal(session.run(picture())["logits"], before)
     assert session.pid != first
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_the_next_request_gets_no_answer_of_an_interrupted_one(
+    session: TaskFolderSession,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    expected = session.run(picture())["logits"]
+    with monkeypatch.context() as patch:
+        patch.setattr(FramePipe, "receive", Mock(side_effect=error))
+        with pytest.raises(error):
+            session.run({"pixel_values": -picture()["pixel_values"]})
+    np.testing.assert_array_equal(session.run(picture())["logits"], expected)
 
 
 def test_code_of_the_folder_is_refused_and_not_run(tmp_path: Path) -> None:

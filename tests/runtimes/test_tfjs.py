@@ -18,10 +18,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from pocketserve.child.frames import FramePipe
 from pocketserve.runtimes.base import (
     TRIAL_VARIABLE,
     ModelLoadError,
@@ -712,6 +714,19 @@ def test_a_session_works_after_its_process_was_killed(
         assert time.monotonic() < deadline
     np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
     assert runtime.pid not in (None, pid)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_the_next_request_gets_no_answer_of_an_interrupted_one(
+    session: TfjsSession,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(FramePipe, "receive", Mock(side_effect=error))
+        with pytest.raises(error):
+            answer(session, -X)
+    np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
 
 
 def test_a_hung_process_is_killed_and_the_next_run_works(folder: Path) -> None:

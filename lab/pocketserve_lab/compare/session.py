@@ -154,9 +154,14 @@ class VersionProcess:
             deadline = time.monotonic() + seconds
             reply = self._pipe.exchange(request, deadline=deadline).header
         except TimeoutError:
+            self._child.kill()
             raise VersionFailure(f"it did not answer within {seconds:g} s") from None
         except OSError:
             raise VersionFailure(self._end()) from None
+        except BaseException:
+            # The next request would receive the pending answer.
+            self._child.kill()
+            raise
         if "error" in reply:
             raise VersionFailure(reply["error"])
         return reply["result"]

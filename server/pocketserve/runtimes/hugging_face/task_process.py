@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -144,6 +145,10 @@ class NetworkProcess:
             raise self._death() from None
         except FrameError as error:
             raise self._nonsense(error) from error
+        except BaseException:
+            # The next request would receive the pending answer.
+            self._child.kill()
+            raise
         if "error" in answer.header:
             text = excerpt(answer.header["error"], 400)
             raise (ValueError if answer.header.get("input") else RuntimeError)(text)
@@ -177,9 +182,11 @@ class NetworkProcess:
             return NetworkEndedError("the model's process hung and was ended")
         line = self._log.last_line()
         complaint = f" ({excerpt(line, 200)})" if line else ""
-        return NetworkEndedError(
+        fault = NetworkEndedError(
             f"the model's process ended with {describe_end(code)}{complaint}"
         )
+        fault.by_system = code in (-signal.SIGKILL, -signal.SIGTERM)
+        return fault
 
     def _remove(self) -> None:
         self._log.close()

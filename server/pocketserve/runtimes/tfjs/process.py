@@ -53,6 +53,10 @@ class WorkerError(RuntimeError):
     """The Node process died, hung or wrote nonsense."""
 
 
+class RefusedInputsError(ValueError):
+    """The inputs are too large, and were not sent."""
+
+
 class EndedError(WorkerError):
     """The process had ended before it took the request."""
 
@@ -128,7 +132,10 @@ class Worker:
         assert self._child is not None
         try:
             return self._child.exchange(header, payload, timeout_s)
-        except WorkerError:
+        except RefusedInputsError:
+            raise
+        except BaseException:
+            # Otherwise the next request would receive a pending answer.
             self._end()
             raise
 
@@ -149,6 +156,9 @@ class Worker:
             raise RuntimeMissingError(
                 f"TensorFlow.js does not start: {error}"
             ) from error
+        except BaseException:
+            child.end()
+            raise
         self.version = str(answer["version"])
         return child
 
@@ -206,7 +216,7 @@ class _NodeProcess:
         """Write a frame and read the answer."""
         size = sum(part.nbytes for part in payload)
         if size > MAX_PAYLOAD_BYTES:
-            raise ValueError(
+            raise RefusedInputsError(
                 f"the inputs have {size} bytes, more than {MAX_PAYLOAD_BYTES}"
             )
         deadline = time.monotonic() + timeout_s
