@@ -83,6 +83,14 @@ class FramePipe:
             raise FrameError("a frame has no JSON object")
         return ChildFrame(header, self._read(size, deadline))
 
+    def can_read(self, timeout_s: float) -> bool:
+        """Wait for the first bytes, or the end, of the other process's output."""
+        try:
+            _await(self._reader, select.POLLIN, time.monotonic() + timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
     def _write(self, data: memoryview, deadline: float | None) -> None:
         while data.nbytes:
             _await(self._writer, select.POLLOUT, deadline)

@@ -11,7 +11,7 @@ from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
-from pocketserve.inference.inputs import step_of
+from pocketserve.inference.inputs import ensure_running, step_of
 from pocketserve.inference.operations import Operation
 from pocketserve.inference.payload import (
     EncodedPayload,
@@ -192,6 +192,7 @@ class InferenceCall(QueueEntry):
     def work(self, session: Session) -> Any:
         """Run the model."""
         operation = self._operation
+        ensure_running(session, self.options.check)
         try:
             return operation.run(session, self.arrays)
         finally:

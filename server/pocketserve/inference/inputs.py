@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -191,6 +191,33 @@ def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
     )
 
 
+def ensure_running(session: Session, check: Callable[[], None]) -> None:
+    """Start a session's own process again if it died.
+
+    Args:
+        check: called while waiting; may raise to give up.
+
+    Raises:
+        ApiError: INFERENCE_FAILED; those of the check.
+    """
+    start = getattr(session, "ensure_running", None)
+    if start is None:
+        return
+    try:
+        start(check)
+    except ApiError:
+        raise
+    except Exception as error:
+        raise _failure(error) from error
+
+
+def _failure(error: Exception) -> ApiError:
+    detail = f"{type(error).__name__}: {str(error).strip()[:500]}"
+    return ApiError(
+        ErrorCode.INFERENCE_FAILED, f"the model failed on this input: {detail}"
+    )
+
+
 def run_session(
     session: Session, arrays: Mapping[str, Array], signature: str | None
 ) -> dict[str, Array]:
@@ -210,10 +237,7 @@ def run_session(
             ErrorCode.INVALID_TENSOR, f"the model cannot take this input: {detail}"
         ) from error
     except Exception as error:
-        detail = f"{type(error).__name__}: {str(error).strip()[:500]}"
-        raise ApiError(
-            ErrorCode.INFERENCE_FAILED, f"the model failed on this input: {detail}"
-        ) from error
+        raise _failure(error) from error
 
 
 def run_inputs(

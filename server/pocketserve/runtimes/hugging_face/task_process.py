@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +30,11 @@ LOAD_TIMEOUT_S: Final = 120.0
 RUN_TIMEOUT_S: Final = 120.0
 """Beyond the time of any useful model: the process hangs."""
 
+POLL_S: Final = 0.25
 SPARE_BYTES: Final = 1 << 30
 """Memory that the process may take beyond its weights, for intermediate results."""
+
+WaitCheck = Callable[[], None]
 
 
 class NetworkEndedError(RuntimeError):
@@ -88,11 +91,8 @@ class NetworkProcess:
         self._pipe = FramePipe(
             stdout.fileno(), stdin.fileno(), MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
         )
-        try:
-            self.description = self._read_description()
-        except BaseException:
-            self.end()
-            raise
+        self._description: Mapping[str, Any] | None = None
+        self._load_ends = time.monotonic() + LOAD_TIMEOUT_S
 
     @property
     def pid(self) -> int:
@@ -103,6 +103,20 @@ class NetworkProcess:
     def runs(self) -> bool:
         """Return whether the process runs."""
         return self._child.is_running
+
+    def describe(self, check: WaitCheck = lambda: None) -> Mapping[str, Any]:
+        """Wait until the model is loaded, and return its inputs and outputs.
+
+        Args:
+            check: called while waiting; may raise to give up, and the load goes on.
+
+        Raises:
+            ValueError: the model can't be loaded.
+            NetworkEndedError: the process ended, or did not load it in time.
+        """
+        if self._description is None:
+            self._description = self._receive_description(check)
+        return self._description
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return the network's outputs by name.
@@ -154,10 +168,16 @@ class NetworkProcess:
             raise (ValueError if answer.header.get("input") else RuntimeError)(text)
         return answer
 
-    def _read_description(self) -> Mapping[str, Any]:
+    def _receive_description(self, check: WaitCheck) -> Mapping[str, Any]:
         try:
-            header = self._pipe.receive(time.monotonic() + LOAD_TIMEOUT_S).header
+            while (
+                not self._pipe.can_read(POLL_S) and time.monotonic() < self._load_ends
+            ):
+                check()
+            # Once it is loaded, the process writes the whole frame at once.
+            header = self._pipe.receive(self._load_ends).header
         except TimeoutError:
+            self._child.kill()
             raise NetworkEndedError(
                 f"the model was not loaded within {LOAD_TIMEOUT_S:g} s"
             ) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,10 @@ from pocketserve.runtimes.hugging_face.task_process import (
     NetworkEndedError,
     NetworkProcess,
     NetworkSettings,
+    WaitCheck,
 )
 from pocketserve.runtimes.hugging_face.weights import weight_files
+from pocketserve.runtimes.llm.session import MAX_DEATHS
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -93,9 +96,14 @@ class TaskFolderSession:
         self._title = title
         self._is_closed = False
         self._process: NetworkProcess | None = None
-        description = self._start().description
-        self.inputs: Sequence[TensorSpec] = _specs(description["inputs"])
-        self.outputs: Sequence[TensorSpec] = _specs(description["outputs"])
+        self._deaths = 0
+        try:
+            description = self._load()
+            self.inputs: Sequence[TensorSpec] = _specs(description["inputs"])
+            self.outputs: Sequence[TensorSpec] = _specs(description["outputs"])
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def pid(self) -> int | None:
@@ -109,9 +117,26 @@ class TaskFolderSession:
         """Run the network.
 
         Raises:
-            NetworkEndedError: the process died or hung; the next run starts a new one.
+            NetworkEndedError: the process died or hung; the next run starts a new one,
+                unless it died too often.
         """
-        return self._running().run(inputs)
+        process = self._running()
+        with self._counted_deaths():
+            outputs = process.run(inputs)
+        self._deaths = 0
+        return outputs
+
+    def ensure_running(self, check: WaitCheck) -> None:
+        """Start the process again if it died.
+
+        Args:
+            check: called while waiting; may raise to give up, and the load goes on.
+
+        Raises:
+            NetworkEndedError: it died again, or too often.
+            ModelLoadError: it can't load the model any more.
+        """
+        self._running(check)
 
     def try_out(self) -> None:
         """Run an example that suits the network, for a trial."""
@@ -126,25 +151,47 @@ class TaskFolderSession:
         self._is_closed = True
         self._end()
 
-    def _running(self) -> NetworkProcess:
+    def _running(self, check: WaitCheck = lambda: None) -> NetworkProcess:
+        """Return the process with its model loaded; start it again if it died."""
         if self._is_closed:
             raise RuntimeError("the session is closed")
         process = self._process
-        if process is not None and process.runs:
-            return process
-        self._end()
-        return self._start()
+        if process is None or not process.runs:
+            self._end()
+            if self._deaths >= MAX_DEATHS:
+                raise NetworkEndedError(
+                    f"the model's process died {self._deaths} times in a row; load the"
+                    " model again"
+                )
+        with self._counted_deaths():
+            self._load(check)
+        assert self._process is not None
+        return self._process
 
-    def _start(self) -> NetworkProcess:
+    def _load(self, check: WaitCheck = lambda: None) -> Mapping[str, Any]:
+        """Start a process unless one runs; wait for its model."""
         try:
-            self._process = NetworkProcess(self._settings)
+            if self._process is None:
+                self._process = NetworkProcess(self._settings)
+            return self._process.describe(check)
         except NetworkEndedError as error:
             if error.by_system:
                 raise
             raise ModelLoadError(f"{self._title} can't be loaded: {error}") from error
         except ValueError as error:
             raise ModelLoadError(f"{self._title} can't be loaded: {error}") from error
-        return self._process
+
+    @contextlib.contextmanager
+    def _counted_deaths(self) -> Iterator[None]:
+        try:
+            yield
+        except NetworkEndedError as error:
+            if not error.by_system:
+                self._deaths += 1
+            raise
+        except ModelLoadError:
+            self._deaths += 1
+            raise
 
     def _end(self) -> None:
         process, self._process = self._process, None
