@@ -203,6 +203,7 @@ def _openai() -> list[Route]:
             "openai",
             "embeddings",
             body="embeddings",
+            streams=True,  # to notice a client that leaves; no part is sent
         ),
         _audio("transcription"),
         _audio("translation"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from pocketserve.api.messages import (
 from pocketserve.api.openai.field_table import EMBEDDING_FIELDS
 from pocketserve.api.openai.fields import read_fields
 from pocketserve.api.openai.generate import answer_deadline, request_of_model
+from pocketserve.api.openai.half_closed import check_whole
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.generation import Generation
 from pocketserve.inference.payload import (
@@ -44,7 +45,8 @@ def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
     model, texts = fields["model"], fields["input"]
     waiting = waiting_parameters(request)
     deadline = answer_deadline(request, waiting)
-    payload = _payload(service, model, texts, deadline)
+    check = check_whole(request.check_parts)
+    payload = _payload(service, model, texts, deadline, check)
     return inference_call(
         service,
         request_of_model(request, model),
@@ -59,13 +61,14 @@ def _payload(
     model: str,
     texts: Sequence[str],
     deadline: float | None,
+    check: Callable[[], None] | None,
 ) -> Payload:
     """Return the texts for an engine, or for the task of another embedding model."""
     entry = service.entry(model)
     version = entry.versions.get(service.default_of(entry))
     if version is not None and version.format.name == "gguf":
         body = {"input": texts}
-        return GenerationPayload(EMBEDDINGS, body, deadline=deadline)
+        return GenerationPayload(EMBEDDINGS, body, None, deadline, check)
     raw = memoryview(strict_json.dumps(texts))
     return RawPayload(raw, AnswerOptions(), Hints(JSON))
 

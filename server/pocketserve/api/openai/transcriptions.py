@@ -19,6 +19,7 @@ from pocketserve.api.messages import (
 from pocketserve.api.openai.answers import DONE, EVENT_STREAM, as_event
 from pocketserve.api.openai.fields import bad_field
 from pocketserve.api.openai.generate import answer_deadline, request_of_model
+from pocketserve.api.openai.half_closed import check_whole
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.multipart import read_form
 from pocketserve.inference.payload import (
@@ -84,13 +85,12 @@ def _call(service: Service, request: ApiRequest, task: str) -> InferenceCall:
     waiting = waiting_parameters(request)
     hints, options = hints_and_options(form.options, form.content_type)
     answer = AudioAnswer(form.response_format, form.streams)
+    check = request.check_parts
     payload = TranscriptionPayload(
         RawPayload(form.sound, options, hints),
         on_segment=partial(_send, request, answer),
         deadline=answer_deadline(request, waiting),
-        # A client may end its sending side and wait for the whole answer. HTTP can't
-        # tell it from one that has gone.
-        on_wait=request.check_parts if form.streams else None,
+        on_wait=check if form.streams else check_whole(check),
     )
     of_model = request_of_model(request, form.model)
     return inference_call(service, of_model, payload, waiting, answer.respond)
