@@ -995,6 +995,15 @@ def test_parts_of_a_gguf_model_are_added_together(
     assert "big-00003-of-00003.gguf is not beside it" in err
 
 
+@pytest.mark.parametrize("name", ["big-00001-of-00003", "big-00002-of-00003"])
+def test_a_merged_gguf_model_with_the_name_of_a_part_is_added(
+    add: Add, folder: Path, tmp_path: Path, name: str
+) -> None:
+    file = gguf_files.write_tiny(tmp_path / f"{name}.gguf")
+    assert add(file)[0] == 0
+    assert contents(folder / name) == [file.name, "model.toml"]
+
+
 def test_parts_of_a_gguf_model_are_one_choice_of_a_repository() -> None:
     parts = [f"q8/m-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
     files = {name: hub_module.HubFile(10) for name in ("README.md", *parts)}

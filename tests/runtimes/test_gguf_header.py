@@ -11,7 +11,7 @@ import pytest
 
 import gguf_files
 from pocketserve.formats import DamagedFileError
-from pocketserve.formats.gguf import MAX_TEMPLATE_BYTES, read_gguf
+from pocketserve.formats.gguf import MAX_REMEMBERED, MAX_TEMPLATE_BYTES, read_gguf
 
 
 @pytest.fixture
@@ -237,3 +237,8 @@ def test_a_changed_part_is_read_again(tmp_path: Path) -> None:
     parts[1].write_bytes(b"GGUF")
     with pytest.raises(DamagedFileError, match="m-00002-of-00002"):
         read_gguf(parts[0])
+
+
+def test_a_model_of_many_parts_is_read_once(tmp_path: Path) -> None:
+    parts = gguf_files.write_parts(tmp_path, "m", MAX_REMEMBERED + 8)
+    assert read_gguf(parts[0]) is read_gguf(parts[0])

@@ -159,7 +159,8 @@ def _values(action: argparse.Action) -> Iterable[str]:
 def _model_names() -> Iterator[str]:
     """Yield names of models that are or would be served.
 
-    Only names of files are read: reading the models takes a second on a phone.
+    Only names of files are read, and the header where a name is that of a part:
+    reading the models takes a second on a phone.
     """
     from pocketserve.config import load_config
     from pocketserve.runtimes.registry import stem_of
@@ -173,7 +174,7 @@ def _model_names() -> Iterator[str]:
             if path.name.startswith("."):
                 continue
             if path.is_file() and _may_be_model(path.name):
-                yield stem_of(path.name)
+                yield stem_of(path)
             elif path.is_dir() and any(map(_may_be_model, os.listdir(path))):
                 yield path.name
 

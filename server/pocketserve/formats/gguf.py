@@ -264,8 +264,14 @@ class _GgufFile:
     size: int
 
 
-_files: dict[tuple[int, ...], _GgufFile] = {}
-"""Files by their identity: device, number, size and times."""
+_Identity = tuple[int, ...]
+"""A file's device, number, size and times."""
+
+_files: dict[_Identity, _GgufFile] = {}
+"""Whole models and parts that were asked for, but not the parts beside them."""
+
+_joined: dict[tuple[_Identity, ...], GgufHeader] = {}
+"""Headers of models in several parts, by the identities of all parts."""
 
 
 def read_gguf(path: Path) -> GgufHeader:
@@ -277,7 +283,7 @@ def read_gguf(path: Path) -> GgufHeader:
     Raises:
         DamagedFileError: it is damaged, or no model that can be served.
     """
-    first = _read_file(path)
+    first = _read_once(path)
     if first.header is None:
         raise DamagedFileError(
             f"it is part {first.number + 1} of {first.count} of a model, which can't be"
@@ -285,27 +291,52 @@ def read_gguf(path: Path) -> GgufHeader:
         )
     if first.count == 1:
         return first.header
-    return _add_parts(path, first, first.header)
+    return _join_parts(path, first, first.header)
 
 
-def _add_parts(path: Path, first: _GgufFile, header: GgufHeader) -> GgufHeader:
-    """Return the header of a model in parts, which are checked."""
-    names = later_parts(path)
+def count_parts(path: Path) -> int:
+    """Return the number of a model's parts, of which a file is one.
+
+    Raises:
+        DamagedFileError: it is damaged, or no model that can be served.
+    """
+    return _read_once(path).count
+
+
+def _join_parts(path: Path, first: _GgufFile, header: GgufHeader) -> GgufHeader:
+    """Return the header of a model in parts, which are read once if they are whole."""
+    names = later_parts(path.name)
     if len(names) != first.count - 1:
         raise DamagedFileError(
             f"it is part 1 of {first.count} of a model; its name must end in"
             f" -00001-of-{first.count:05}.gguf, and the other parts must be beside it"
         )
-    parts = [first]
-    for number, name in enumerate(names, 1):
+    identities = [_identity(path)]
+    for name in names:
         beside = path.with_name(name)
         if not beside.is_file():
             raise DamagedFileError(
                 f"it is part 1 of {first.count} of a model, but {name} is missing;"
                 " put it beside the first part"
             )
+        identities.append(_identity(beside))
+    key = tuple(identities)
+    if key not in _joined:
+        joined = _add_parts(path, names, first, header)
+        if len(_joined) >= MAX_REMEMBERED:
+            _joined.clear()
+        _joined[key] = joined
+    return _joined[key]
+
+
+def _add_parts(
+    path: Path, names: list[str], first: _GgufFile, header: GgufHeader
+) -> GgufHeader:
+    """Return the header of a model with later parts, which are checked."""
+    parts = [first]
+    for number, name in enumerate(names, 1):
         try:
-            part = _read_file(beside)
+            part = _read_file(path.with_name(name))
         except DamagedFileError as error:
             raise DamagedFileError(f"{name}: {error}") from error
         if (part.number, part.count) != (number, first.count):
@@ -325,25 +356,36 @@ def _add_parts(path: Path, first: _GgufFile, header: GgufHeader) -> GgufHeader:
     return replace(header, parameters=parameters, file_bytes=size)
 
 
-def _read_file(path: Path) -> _GgufFile:
-    try:
-        with path.open("rb") as file:
-            return _read_once(file)
-    except OSError as error:
-        raise DamagedFileError(f"it cannot be read: {error.strerror}") from error
-
-
-def _read_once(file: BinaryIO) -> _GgufFile:
-    stat = os.fstat(file.fileno())
-    times = (stat.st_mtime_ns, stat.st_ctime_ns)
-    identity = (stat.st_dev, stat.st_ino, stat.st_size, *times)
+def _read_once(path: Path) -> _GgufFile:
+    identity = _identity(path)
     file_facts = _files.get(identity)
     if file_facts is None:
-        file_facts = _read(file, stat.st_size)
+        file_facts = _read_file(path)
         if len(_files) >= MAX_REMEMBERED:
             _files.clear()
         _files[identity] = file_facts
     return file_facts
+
+
+def _read_file(path: Path) -> _GgufFile:
+    try:
+        with path.open("rb") as file:
+            return _read(file, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _identity(path: Path) -> _Identity:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise _unreadable(error) from error
+    times = (stat.st_mtime_ns, stat.st_ctime_ns)
+    return (stat.st_dev, stat.st_ino, stat.st_size, *times)
+
+
+def _unreadable(error: OSError) -> DamagedFileError:
+    return DamagedFileError(f"it cannot be read: {error.strerror}")
 
 
 def _read(file: BinaryIO, size: int) -> _GgufFile:

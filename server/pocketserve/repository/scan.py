@@ -149,7 +149,7 @@ class Models(Mapping[str, ModelEntry]):
         if kind is not None and kind.main_file is not None and is_part(path):
             return True
         if kind is not None and not name.endswith(".py") and name not in MARKERS:
-            return self._add_file(path, stem_of(name))
+            return self._add_file(path, stem_of(path))
         reason = advice(name, beside)
         if reason is not None:
             if is_valid_name(reason[0]):
@@ -498,7 +498,7 @@ def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
         return {paths[0]: ""}
     stems = {}
     for path in paths:
-        stems[path] = path.name if path.is_dir() else stem_of(path.name)
+        stems[path] = path.name if path.is_dir() else stem_of(path)
     base = _common_base(list(stems.values()), model)
     variants = {}
     for path, stem in stems.items():

@@ -63,6 +63,8 @@ class ModelFormat(NamedTuple):
     claims: Callable[[Path], bool] | None = None
     # returns the name of the main file that a file with this name is a later part of
     main_file: Callable[[str], str | None] | None = None
+    # returns whether a file is one of several parts, whose names end in numbers
+    is_split: Callable[[Path], bool] | None = None
     zipped: bool = False  # a file may be a zip archive, identified by its members
     by_name: bool = False  # identified by name alone, whatever the content
     # Python packages one of which must be installed, beside the core's own

@@ -103,15 +103,16 @@ def format_of_name(file_name: str) -> ModelFormat | None:
     return None
 
 
-def stem_of(file_name: str) -> str:
-    """Return a model file's name without its format's suffix."""
+def stem_of(path: Path) -> str:
+    """Return a model file's name without its format's suffix and a part's number."""
+    file_name = path.name
     kind = format_of_name(file_name)
     if kind is None:
         return file_name
     for suffix in kind.suffixes:
         if file_name.lower().endswith(suffix):
             stem = file_name[: len(file_name) - len(suffix)]
-            if kind.main_file is not None:
+            if kind.is_split is not None and kind.is_split(path):
                 stem = _NUMBERED.sub("", stem)
             return stem or file_name
     return file_name

@@ -120,7 +120,7 @@ def gguf_parts(names: Collection[str], model: str) -> list[str]:
         model: the path of the first part, or of a file without parts.
     """
     path = PurePosixPath(model)
-    later = [str(path.with_name(name)) for name in later_parts(Path(path.name))]
+    later = [str(path.with_name(name)) for name in later_parts(path.name)]
     return [name for name in later if name in names]
 
 

@@ -17,7 +17,13 @@ from pocketserve.cli.folder.models_folder import (
     check_new_name,
     check_room,
 )
-from pocketserve.formats.gguf_parts import first_part, later_parts, part_of
+from pocketserve.formats.gguf_parts import (
+    SUFFIX,
+    first_part,
+    is_split,
+    part_of,
+    parts_beside,
+)
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes
@@ -130,12 +136,12 @@ def _later_parts(path: Path) -> list[Path]:
         CommandError: this is a later part, or one is missing.
     """
     first = first_part(path.name)
-    if first is not None:
+    if first is not None and is_split(path):
         raise CommandError(
             f"{path.name} is a later part of a model; add the first one, {first}, with"
             " the others beside it"
         )
-    parts = [path.with_name(name) for name in later_parts(path)]
+    parts = [path.with_name(name) for name in parts_beside(path)]
     for part in parts:
         if not part.is_file():
             raise CommandError(
@@ -204,7 +210,10 @@ def _take_file(
     sha256 = request.check_sha256(file.path, progress)
     provenance = {"source": file.source, "sha256": sha256}
     file_name = plain_file_name(file.name)
-    name = request.choose_name(_stem(file_name))
+    stem = _stem(file_name)
+    if part_of(file_name) is not None and not is_split(file.path):
+        stem = file_name.removesuffix(SUFFIX)  # a whole model with the name of a part
+    name = request.choose_name(stem)
     home = stage.models / name
     if file_name.lower().endswith(ZIP):
         with progress.waiting(f"unpacking {file_name}"):

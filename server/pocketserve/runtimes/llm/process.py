@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
-from pocketserve.formats.gguf_parts import later_parts
+from pocketserve.formats.gguf_parts import parts_beside
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.base import RuntimeMissingError
@@ -217,4 +217,4 @@ class EngineProcess:
 def _files(settings: EngineSettings) -> list[Path]:
     """Return the model's file with its further parts, or its folder."""
     path = Path(settings.model)
-    return [path, *(path.with_name(name) for name in later_parts(path))]
+    return [path, *(path.with_name(name) for name in parts_beside(path))]
