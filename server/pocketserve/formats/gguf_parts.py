@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-
-from pocketserve.formats import DamagedFileError
 
 SUFFIX: Final = ".gguf"
 MAX_PARTS: Final = 512
@@ -40,42 +37,6 @@ def part_of(file_name: str) -> GgufPart | None:
     if not 1 <= part.number <= part.total <= MAX_PARTS:
         return None
     return part
-
-
-def is_split(path: Path) -> bool:
-    """Return whether a file is one of several parts.
-
-    Its header decides: a merged file may have kept the name of its first part. If it
-    can't be read, its name decides.
-    """
-    if part_of(path.name) is None:
-        return False
-    count = _read_count(path)
-    return count is None or count > 1
-
-
-def parts_beside(path: Path) -> list[str]:
-    """Return the names of a model's later parts.
-
-    They are none for a whole model, and for a file that can't be read: its load tells
-    why.
-    """
-    names = later_parts(path.name)
-    if names and _read_count(path) in (None, 1):
-        return []
-    return names
-
-
-def _read_count(path: Path) -> int | None:
-    """Return the number of parts in a file's header, or None."""
-    from pocketserve.formats.gguf import count_parts
-
-    if not path.is_file():
-        return None  # opening a pipe would wait for its writer
-    try:
-        return count_parts(path)
-    except DamagedFileError:
-        return None
 
 
 def later_parts(file_name: str) -> list[str]:

@@ -17,13 +17,8 @@ from pocketserve.cli.folder.models_folder import (
     check_new_name,
     check_room,
 )
-from pocketserve.formats.gguf_parts import (
-    SUFFIX,
-    first_part,
-    is_split,
-    part_of,
-    parts_beside,
-)
+from pocketserve.formats.gguf_parts import SUFFIX, first_part, part_of
+from pocketserve.formats.gguf_split import is_split, parts_beside
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.output import human_bytes

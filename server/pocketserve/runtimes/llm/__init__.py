@@ -11,7 +11,7 @@ FORMATS = (
         suffixes=(".gguf",),
         magic=((0, b"GGUF"),),
         main_file=late("pocketserve.formats.gguf_parts.first_part"),
-        is_split=late("pocketserve.formats.gguf_parts.is_split"),
+        is_split=late("pocketserve.formats.gguf_split.is_split"),
         frameworks=(
             Requirement("xllamacpp", ".gguf language models", "xllamacpp", "llama-cpp"),
         ),
@@ -19,7 +19,7 @@ FORMATS = (
         own_threads=True,
         confines_itself=True,
         program_folders=late(f"{__name__}.engines.program_folders"),
-        other_files=late("pocketserve.formats.gguf_parts.parts_beside"),
+        other_files=late("pocketserve.formats.gguf_split.parts_beside"),
         properties=late(f"{__name__}.description.read_header_facts"),
         memory=late(f"{__name__}.memory.required_bytes"),
         task=late(f"{__name__}.description.gguf_task"),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pocketserve.child.log import ChildLog
 from pocketserve.child.process import Child, Streams, describe_end
-from pocketserve.formats.gguf_parts import parts_beside
+from pocketserve.formats.gguf_split import parts_beside
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.base import RuntimeMissingError
