@@ -826,6 +826,35 @@ def test_added_tokens_with_other_numbers_are_named(
         reject_other_numbers("BertTokenizer", vocabulary, *both)
 
 
+@pytest.mark.parametrize("entry", [[["a"], 0], [{}, 0], [], ["a"], "a", None])
+def test_entries_of_another_form_count_as_no_words(entry: Any) -> None:
+    """The library tells which entry is wrong."""
+    words = 2 if entry == ["a"] else 1
+    declared = [AddedToken(words, "new")]
+    reject_other_numbers("T5Tokenizer", [["b", 0.0], entry], [], declared)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "lowers"),
+    [
+        ("SplinterTokenizer", None, True),
+        ("SplinterTokenizer", False, False),
+        ("HerbertTokenizer", True, False),
+        ("DPRReaderTokenizer", False, True),
+        ("ConvBertTokenizer", True, None),
+        ("RetriBertTokenizer", True, None),
+    ],
+)
+def test_classes_decide_on_small_letters(
+    name: str, setting: bool | None, lowers: bool | None
+) -> None:
+    """None leaves it to ``tokenizer.json``."""
+    settings = TokenizerSettings(name, setting)
+    assert settings.of_bert_class is (lowers is not None)
+    if lowers is not None:
+        assert settings.case_of_class is lowers
+
+
 @pytest.mark.parametrize(
     ("declared", "model_type", "name"),
     [

@@ -159,11 +159,17 @@ IN_PYTHON: Final = (
 )
 """Classes that split texts by rules of their own, which are in none of their files."""
 
-READS_CASE: Final = (
-    *("ConvBertTokenizer", "DPRQuestionEncoderTokenizer", "HerbertTokenizer"),
-    *("LayoutLMv2Tokenizer", "RetriBertTokenizer", "SplinterTokenizer"),
-)
-"""Further classes that read ``do_lower_case``."""
+READS_CASE: Final = ("LayoutLMv2Tokenizer", "SplinterTokenizer")
+"""Further classes that make small letters unless ``do_lower_case`` is false."""
+
+FIXED_CASE: Final[Mapping[str, bool]] = {
+    "DPRContextEncoderTokenizer": True,
+    "DPRQuestionEncoderTokenizer": True,
+    "DPRReaderTokenizer": True,
+    "HerbertTokenizer": False,
+    "OpenAIGPTTokenizer": True,
+}
+"""Whether a class makes small letters, whatever ``do_lower_case`` says."""
 
 MODEL_TYPES: Final[Mapping[str, Sequence[str]]] = {
     "AlbertTokenizer": ("albert", "yoso"),
@@ -342,7 +348,11 @@ def _words_of(vocabulary: Sequence[object] | Mapping[str, Any]) -> set[object]:
     """Return the words; an entry of a list is a word and its score."""
     if isinstance(vocabulary, Mapping):
         return set(vocabulary)
-    return {entry[0] for entry in vocabulary if isinstance(entry, list) and entry}
+    words: set[object] = set()
+    for entry in vocabulary:
+        if isinstance(entry, list) and entry and isinstance(entry[0], str):
+            words.add(entry[0])
+    return words
 
 
 def reads_as_it_is(name: str, document: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
 from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
     CLASSES,
+    FIXED_CASE,
     GENERIC,
     READS_CASE,
     class_in_use,
@@ -83,15 +84,19 @@ class TokenizerSettings(NamedTuple):
 
     @property
     def of_bert_class(self) -> bool:
-        """Return whether the class reads ``do_lower_case``."""
+        """Return whether the class builds the normalizer itself."""
         name = self.tokenizer_class
-        return name in CLASSES or name in READS_CASE
+        return name in CLASSES or name in READS_CASE or name in FIXED_CASE
 
     @property
     def case_of_class(self) -> bool | None:
-        """Return ``do_lower_case`` or its default in the class."""
-        rules = CLASSES.get(self.tokenizer_class)
-        if self.lower_case is None and rules is not None and rules.lowers:
+        """Return ``do_lower_case``, its default in the class, or the class's own rule."""
+        name = self.tokenizer_class
+        if name in FIXED_CASE:
+            return FIXED_CASE[name]
+        rules = CLASSES.get(name)
+        lowers = name in READS_CASE or (rules is not None and rules.lowers)
+        if self.lower_case is None and lowers:
             return True
         return self.lower_case
 
