@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pocketserve.tensors import Array
+from pocketserve_lab.compare.scores import TEXTS
 from pocketserve_lab.compare.significance.power import (
     mcnemar_power,
     provable_loss,
@@ -17,6 +18,7 @@ from pocketserve_lab.compare.significance.verdicts import (
     Hypothesis,
     judge_accuracies,
     judge_agreement,
+    judge_means,
 )
 from pocketserve_lab.compare.statistics import (
     Estimate,
@@ -198,6 +200,16 @@ def test_the_printed_change_of_a_mean_is_found(number: int) -> None:
         assert estimate.high is not None
         detected += p < 0.05 and estimate.high < 0
     assert detected / trials == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize("difference", [0.0, 0.1])
+def test_equal_differences_show_no_loss(difference: float) -> None:
+    """Neither the figure nor the sentence says that a loss of 0 would show."""
+    differences = [difference] * 6
+    assert provable_mean(differences, 0.05) is None
+    test = judge_means(TEXTS, differences, 1.0, HYPOTHESIS)
+    assert test["provable_loss"] is None
+    assert test["text"].endswith("6 samples with equal differences cannot show a loss")
 
 
 def test_judgements_use_these_figures() -> None:

@@ -94,7 +94,8 @@ def _answers(result: ComparisonResult) -> str:
 _MULTIPLE = (
     "The p values of several versions are adjusted by Holm's method. The loss that the "
     "data would show has a power of 80 % at the spread or the share of changed answers "
-    "seen, at the significance that Holm's first step demands."
+    "seen, at the significance that Holm's first step demands; scores that all "
+    "differ equally cannot show one."
 )
 
 

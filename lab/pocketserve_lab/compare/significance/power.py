@@ -23,6 +23,8 @@ MAX_EXACT_FLIPS = 500
 NEGLIGIBLE = 1e-9
 LOSS_BISECTIONS = 20
 MAX_STEPS = 1e6
+NO_SPREAD = 1e-12
+"""Up to this share of the scale, a deviation is due to rounding."""
 
 
 def provable_loss(number: int, flips: int, alpha: float) -> float | None:
@@ -116,7 +118,9 @@ def provable_disagreement(number: int, bound: float, alpha: float) -> float | No
     return _least(power)
 
 
-def provable_mean(differences: Sequence[float], alpha: float) -> float | None:
+def provable_mean(
+    differences: Sequence[float], alpha: float, scale: float = 1.0
+) -> float | None:
     """Return the change of a mean that a t test finds in 80 of 100 cases.
 
     The spread seen is an estimate, too, so the power is the mean over its errors.
@@ -124,11 +128,17 @@ def provable_mean(differences: Sequence[float], alpha: float) -> float | None:
     Args:
         differences: as seen; their spread decides.
         alpha: of the two-sided test.
+        scale: the size that a loss is relative to.
+
+    Returns:
+        None without a spread, which tells nothing of other samples.
     """
     number = len(differences)
     if number < 2:
         return None
     deviation = float(np.std(differences, ddof=1))
+    if deviation <= NO_SPREAD * scale:
+        return None
     steps = _provable_steps(number, t_quantile(1 - alpha / 2, number - 1))
     return steps * deviation / math.sqrt(number)
 

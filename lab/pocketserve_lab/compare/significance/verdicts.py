@@ -165,7 +165,7 @@ def judge_means(
         scale: the size that a loss is relative to.
     """
     estimate, p = paired_permutation(differences)
-    provable = provable_mean(differences, hypothesis.alpha)
+    provable = provable_mean(differences, hypothesis.alpha, scale)
     text = f"{measure.name} {_change(estimate, measure)}"
     is_negligible = abs(estimate.value) <= LEAST_LOSS * scale
     if is_negligible and p < ALPHA:
@@ -184,8 +184,10 @@ def judge_means(
 
 def _provable_mean(number: int, loss: float | None) -> str:
     samples = plural(number, "sample")
-    if number < LEAST_SAMPLES or loss is None:
+    if number < LEAST_SAMPLES:
         return f"{samples} cannot show a loss, which takes {LEAST_SAMPLES}"
+    if loss is None:
+        return f"{samples} with equal differences cannot show a loss"
     return f"{samples} would show a loss of {loss:.2g} in 80 of 100 cases"
 
 
