@@ -23,7 +23,7 @@ from pocketserve_lab.compare.significance.distributions import (
 
 FLIPS = 4000
 MAX_EXACT = 12
-"""With up to this many differences, all changes of sign are tried.
+"""With up to this many differences other than 0, all changes of sign are tried.
 
 With more, :data:`FLIPS` random ones."""
 
@@ -258,6 +258,7 @@ def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
 
 def _permutation_p(values: Array) -> float:
     """Return the share of changes of sign with at least as extreme a sum."""
+    values = values[values != 0]  # a sign changes nothing there
     if len(values) > MAX_DRAWN:
         return _normal_p(values)
     sums = np.abs(_signs(len(values)) @ values)

@@ -150,6 +150,7 @@ def test_few_differences_prove_little(number: int) -> None:
     p = paired_permutation([-1.0] * number)[1]
     assert p == pytest.approx(2 / 2**number, abs=2e-3)
     assert (p < 0.05) == (number >= 6)
+    assert paired_permutation([-1.0] * number + [0.0] * 497)[1] == p
 
 
 @pytest.mark.parametrize(
