@@ -15,19 +15,36 @@ MAX_WORDS: Final = 20_000
 """Words of a transcript that are compared: an hour of fast speech has fewer."""
 
 
+_SEPARATING: Final = "CPSZ"
+"""Unicode's groups of characters that are no part of a word.
+
+Marks are: they are the vowels of Indic scripts."""
+
+_INVISIBLE: Final = {0xAD: None, 0x200C: None, 0x200D: None}
+"""A soft hyphen and the joiners, which stand within words."""
+
+
 def words_in(text: str) -> list[str]:
     """Return the words of a text without case and punctuation.
 
     Apostrophes within words stay. A Chinese or Japanese character is a word.
     """
     folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
-    spaced = re.sub(r"([\u3040-\u30ff\u3400-\u9fff])", r" \1 ", folded)
+    visible = folded.translate(_INVISIBLE)
+    spaced = re.sub(r"([\u3040-\u30ff\u3400-\u9fff])", r" \1 ", visible)
     words = []
-    for word in re.sub(r"[^\w\s']|_", " ", spaced).split():
+    for word in "".join(map(_letter_or_space, spaced)).split():
         stripped = word.strip("'")
         if stripped:
             words.append(stripped)
     return words[:MAX_WORDS]
+
+
+def _letter_or_space(character: str) -> str:
+    """Return a space for a character that separates words."""
+    if character == "'" or unicodedata.category(character)[0] not in _SEPARATING:
+        return character
+    return " "
 
 
 def word_errors(expected: Sequence[str], words: Sequence[str]) -> int:
