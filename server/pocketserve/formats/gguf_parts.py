@@ -12,7 +12,9 @@ from typing import Final
 
 SUFFIX: Final = ".gguf"
 MAX_PARTS: Final = 512
-_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_NAME: Final = re.compile(
+    r"(?P<stem>.{1,200})-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf"
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ CLEAR: Final = "\r\033[K"
 GREY: Final = "\033[2m"
 PLAIN: Final = "\033[0m"
 CUT: Final = "…"
-_WORDS: Final = re.compile(r"\s*\S+")
+_WORDS: Final = re.compile(r"\s{0,64}\S+")
 
 
 class LineCaptions:

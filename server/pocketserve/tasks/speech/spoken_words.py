@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 _UNSPACED: Final = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff"
 """Scripts without spaces: Japanese, Chinese, Thai and Lao. A character is a word."""
 
-_WORDS: Final = re.compile(rf"\s*(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
+_WORDS: Final = re.compile(rf"\s{{0,64}}(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)")
 _IGNORED: Final = re.compile(r"[\W_]+")
 SHIFTS: Final = (0, 1, -1, 2, -2)
 """Words by which a new result may differ from the one before, nearest first."""
