@@ -64,6 +64,36 @@ def test_architectures_of_tasks_are_models(tmp_path: Path, class_name: str) -> N
     assert names == ["config.json", "model.safetensors"]
 
 
+@pytest.mark.parametrize(
+    ("files", "claims", "others"),
+    [
+        (["pytorch_model.bin"], True, []),
+        (["pytorch_model.bin", "tf_model.h5"], True, ["keras"]),
+        (["pytorch_model.bin", "model.onnx"], False, ["onnx"]),
+        (["pytorch_model-00001-of-00002.bin", "model.tflite"], False, ["tflite"]),
+        (["model.safetensors", "model.onnx"], True, ["onnx"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("class_name", "format"),
+    [("BertModel", "auto-model"), ("LlamaForCausalLM", "transformers")],
+)
+def test_pickles_claim_no_folder_with_a_model_that_can_be_served(
+    tmp_path: Path,
+    class_name: str,
+    format: str,
+    files: list[str],
+    claims: bool,
+    others: list[str],
+) -> None:
+    config = write(tmp_path / "m", class_name)
+    config.with_name("model.safetensors").unlink()
+    for name in files:
+        config.with_name(name).write_bytes(b"x")
+    expected = {*others, format} if claims else {*others}
+    assert set(scan(tmp_path)["m"].versions) == expected
+
+
 @pytest.mark.parametrize("class_name", ["BertForMaskedLM", "", "no name", 3, "x" * 200])
 def test_other_architectures_are_none(tmp_path: Path, class_name: Any) -> None:
     write(tmp_path / "m", class_name)

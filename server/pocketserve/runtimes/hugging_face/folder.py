@@ -27,7 +27,7 @@ from pocketserve.formats.gguf import (
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.hugging_face.weights import (
     DTYPES,
-    is_weight_file,
+    holds_weights,
     read_bytes,
     read_json,
     read_weights,
@@ -90,7 +90,7 @@ def is_language_model(path: Path) -> bool:
         return False
     if not _is_causal(config):
         return False
-    return any(is_weight_file(name) for name in names)
+    return holds_weights(names)
 
 
 def folder_task(path: Path) -> str:

@@ -17,7 +17,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.hugging_face.folder import CONFIG, TOKENIZER_FILES
 from pocketserve.runtimes.hugging_face.heads import class_of, head_of
 from pocketserve.runtimes.hugging_face.weights import (
-    is_weight_file,
+    holds_weights,
     read_json,
     read_weights,
     weight_files,
@@ -66,7 +66,7 @@ def is_task_model(path: Path) -> bool:
         return False
     if head_of(class_name, is_embedder=MODULES in names) is None:
         return False
-    return any(is_weight_file(name) for name in names)
+    return holds_weights(names)
 
 
 def files_beside(path: Path) -> list[str]:

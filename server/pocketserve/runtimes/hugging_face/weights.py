@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from pocketserve_wire.files.plain_file import read_plain
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
+TENSORFLOW_WEIGHTS: Final = "tf_model.h5"
 MAX_JSON_BYTES: Final = 4 << 20
 MAX_SHARDS: Final = 1024
 
@@ -40,6 +41,30 @@ PICKLED: Final = (
 def is_weight_file(name: str) -> bool:
     """Return whether a file has weights, an index of them, or pickled ones."""
     return name in (WEIGHTS, INDEX) or _PICKLED.fullmatch(name) is not None
+
+
+def holds_weights(names: Sequence[str]) -> bool:
+    """Return whether files make a folder a model of transformers.
+
+    Pickles can only be refused, so they do so only without a file that can be served.
+
+    Args:
+        names: of the files in the folder.
+    """
+    if WEIGHTS in names or INDEX in names:
+        return True
+    if not any(map(is_weight_file, names)):
+        return False
+    return not any(map(_is_served, names))
+
+
+def _is_served(name: str) -> bool:
+    """Return whether a file is a model by itself."""
+    from pocketserve.runtimes.registry import format_of_name
+
+    # TensorFlow's weights have no model, and code of the folder is no model.
+    is_part = name == TENSORFLOW_WEIGHTS or name.endswith(".py")
+    return not is_part and format_of_name(name) is not None
 
 
 @dataclass(frozen=True)
