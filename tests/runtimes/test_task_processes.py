@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import TensorPayload
 from pocketserve.runtimes.hugging_face import task_process
 from pocketserve.runtimes.hugging_face.task_process import (
     NetworkEndedError,
@@ -116,6 +121,34 @@ def test_a_request_gives_up_a_restart_that_goes_on(
     with pytest.raises(ApiError, match="the client left"):
         session.ensure_running(leave)
     assert session.pid == started is not None
+
+
+def call_until(deadline: float) -> InferenceCall:
+    payload = TensorPayload(Mock())
+    call = InferenceCall("m", None, payload, RequestOptions(deadline))
+    call._operation = Mock()
+    return call
+
+
+def test_a_call_stops_waiting_for_a_restart_at_its_deadline(
+    folder: Folder, session: TaskFolderSession
+) -> None:
+    with pytest.raises(NetworkEndedError):
+        session.run(INPUTS)
+    folder.description = None
+    with pytest.raises(ApiError) as caught:
+        call_until(time.monotonic() - 1).work(session)
+    assert caught.value.code == ErrorCode.DEADLINE_EXCEEDED
+    assert session.pid is not None
+
+
+def test_a_call_reports_a_process_that_stays_away(session: TaskFolderSession) -> None:
+    for _ in range(MAX_DEATHS):
+        with pytest.raises(NetworkEndedError):
+            session.run(INPUTS)
+    with pytest.raises(ApiError, match="load the model again") as caught:
+        call_until(time.monotonic() + 600).work(session)
+    assert caught.value.code == ErrorCode.INFERENCE_FAILED
 
 
 def test_a_damaged_description_leaves_no_process(folder: Folder) -> None:
