@@ -72,8 +72,7 @@ def listener(model: Model) -> Callable[..., CaptionStep]:
     def send(
         samples: Array, *, is_end: bool = False, may_run: bool = True
     ) -> CaptionStep:
-        captions.append(samples)
-        return captions.step(model.transcribe, is_end=is_end, may_run=may_run)
+        return captions.step(samples, model.transcribe, is_end=is_end, may_run=may_run)
 
     return send
 
@@ -141,6 +140,18 @@ def test_waiting_steps_cannot_add_sound_without_end() -> None:
         step = send(loud(1), may_run=False)
     assert (texts(step), step.is_final) == (("a", ""), True)
     assert model.runs == [28]
+
+
+def test_a_failed_step_can_be_repeated() -> None:
+    model = Model([])
+    send = listener(model)
+    for _ in range(2):
+        with pytest.raises(IndexError):  # the script is over
+            send(loud(2))
+    model.script += [" a", " a b"]
+    assert send(loud(2)).position == 2
+    assert texts(send(loud(2), is_end=True)) == ("a b", "")
+    assert model.runs == [2, 2, 2, 4]
 
 
 def test_finished_sentences_are_cut_off() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from pocketserve.inference.operations import answer_end
 from pocketserve.inference.payload import Prediction, RawInput
 from pocketserve.inference.speech.transcription import TranscriptionOperation
@@ -47,8 +49,8 @@ class CaptionOperation(TranscriptionOperation):
         if captions is None:
             captions = self.sequence.task_state = self._task.captions()
         assert isinstance(captions, Captions)
-        for item in self._inputs:
-            captions.append(item.context)
+        # The end of a sequence may have no sound.
+        sound = self._inputs[0].context if self._inputs else np.zeros(0, np.float32)
         options = self._task.read_options(self._answer_options.values)
         end = answer_end(self._task.options.timeout, self._speech.deadline)
         check = partial(self._check, end)
@@ -61,7 +63,7 @@ class CaptionOperation(TranscriptionOperation):
 
         # A step that waits already has more sound: it transcribes both.
         is_newest = len(self.sequence.steps) <= 1
-        return captions.step(transcribe, is_end=self.step.end, may_run=is_newest)
+        return captions.step(sound, transcribe, is_end=self.step.end, may_run=is_newest)
 
     def respond(self, result: CaptionStep) -> Prediction:  # type: ignore[override]
         """Return the words that are final, and the open ones."""

@@ -102,11 +102,6 @@ class Captions:
         """Return the bytes of the sound that is kept."""
         return self._samples.nbytes
 
-    def append(self, samples: Array) -> None:
-        """Add sound [n], from -1 to 1."""
-        self._samples = np.concatenate([self._samples, samples])
-        self._new_samples += len(samples)
-
     @property
     def is_full(self) -> bool:
         """Return whether the model must run before more sound is added."""
@@ -114,18 +109,36 @@ class Captions:
 
     def step(
         self,
+        samples: Array,
         transcribe: Callable[[Array], CaptionTranscript],
         *,
         is_end: bool,
         may_run: bool,
     ) -> CaptionStep:
-        """Return the words that are new.
+        """Add sound, and return the words that are new.
 
         Args:
+            samples: sound [n], from -1 to 1; a step that raises doesn't keep it, so that
+                it can be repeated.
             transcribe: runs the model.
             is_end: no more sound follows.
             may_run: False leaves the sound to the next step, which waits already.
         """
+        before, new_before = self._samples, self._new_samples
+        self._samples = np.concatenate([before, samples])
+        self._new_samples += len(samples)
+        try:
+            return self._new_words(transcribe, is_end, may_run)
+        except BaseException:
+            self._samples, self._new_samples = before, new_before
+            raise
+
+    def _new_words(
+        self,
+        transcribe: Callable[[Array], CaptionTranscript],
+        is_end: bool,
+        may_run: bool,
+    ) -> CaptionStep:
         if not may_run and not is_end and not self.is_full:
             return self._result([])
         gate = Gate(self._samples, self._rate)
