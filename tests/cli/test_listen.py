@@ -283,6 +283,19 @@ def test_nothing_is_recorded(
         Microphone(first_sound_s=0.3)
 
 
+def test_another_programs_recording_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tmp_path / "calls"
+    message = "Recording already in progress!"
+    programs(tmp_path, f'echo "$@" >> {calls}; echo "{message}"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(CommandError, match="another program records already"):
+        Microphone(first_sound_s=3600.0)
+    (start,) = calls.read_text().splitlines()
+    assert "-e opus" in start
+
+
 def test_the_microphone_needs_ffmpeg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,9 @@ DECODER: Final = "ffmpeg"
 RATE: Final = 16_000
 FORM: Final = SampleForm("pcm16", 2, RATE, 1)
 OGG: Final = b"OggS"
+ALREADY: Final = "already in progress"
+"""A part of the recorder's message while it records for another program."""
+
 RECORDER_S: Final = 15.0
 FIRST_SOUND_S: Final = 15.0
 STALLED_S: Final = 30.0
@@ -88,6 +91,11 @@ class Microphone:
         """Start recording, and wait for the first sound."""
         options = f"-l 0 -e opus -b {BITRATE} -r {RATE} -c 1".split()
         message = self._call("-f", str(self._file), *options)
+        if ALREADY in message:
+            raise CommandError(
+                "another program records already; end its recording with"
+                f" `{RECORDER} -q`, and try again"
+            )
         deadline = time.monotonic() + self._first_sound_s
         head = b""
         while len(head) < len(OGG):
@@ -169,10 +177,13 @@ class Microphone:
 
     def stop(self) -> bool:
         """End the recording; the rest of its sound can be read."""
-        if not self._is_over.is_set():
+        if self._is_over.is_set():
+            return True
+        # Without a file, the recording that would end is another program's.
+        if self._file.exists():
             with contextlib.suppress(CommandError):
                 self._call("-q")
-            self._is_over.set()
+        self._is_over.set()
         return True
 
     def close(self) -> None:
