@@ -65,6 +65,9 @@ class Files:
         ({"eng": {"a": 0}}, {}, "a table for each language"),
         ({"a": 0}, {"pad_token_id": 3}, "pad_token_id must be 0 to 0"),
         ({"a": 0}, {"vocab_size": 1 << 40}, "too large"),
+        ({"a": 0}, {"vocab_size": None}, "vocab_size must be"),
+        ({"a": 0}, {"vocab_size": "32"}, "vocab_size must be"),
+        ({"a": 0}, {"vocab_size": True}, "vocab_size must be"),
     ],
 )
 def test_damaged_files_are_refused(

@@ -105,8 +105,13 @@ def ctc_vocabulary(facts: ModelFacts, config: Mapping[str, Any]) -> CtcVocabular
         raise ModelLoadError(
             f"{VOCABULARY} is missing beside the model; copy it from the model's source"
         )
-    size = max(len(numbers), config.get("vocab_size", 0))
-    if not isinstance(size, int) or size > MAX_TOKENS:
+    claimed = config.get("vocab_size", 0)
+    if type(claimed) is not int or claimed < 0:
+        raise ModelLoadError(
+            "config.json beside the model: vocab_size must be a positive integer"
+        )
+    size = max(len(numbers), claimed)
+    if size > MAX_TOKENS:
         raise ModelLoadError(f"{VOCABULARY} beside the model is too large")
     letters = [""] * size
     for text, number in numbers.items():
