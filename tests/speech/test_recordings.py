@@ -17,6 +17,7 @@ import pytest
 from conftest import Server, start_server
 from mutation import mutate
 from pocketserve.child.process import Streams, running
+from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.quarantine.rules import rules_of_program
 from pocketserve.tasks.audio import ffmpeg
 from pocketserve.tasks.audio.containers import container_of
@@ -301,7 +302,19 @@ def test_memory_is_reserved_for_the_sound_and_without_a_place(
     with cancellation_scope(lambda: None, pool):
         samples = len(decoded(recordings["aac.m4a"], 3600.0).samples)
     size = samples * ffmpeg.BYTES_PER_SAMPLE
-    assert pool.counts == [size, -size]
+    assert pool.counts == [1, -1, size, -size]
+
+
+def test_nothing_is_decoded_while_the_memory_is_full(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = ByteBudget(1000)
+    pool.acquire(1000, lambda: None)
+    monkeypatch.setattr(ffmpeg, "_start", None)
+    scope = cancellation_scope(lambda: None, pool, waits=False)
+    with scope, pytest.raises(ApiError, match="memory for decoding") as caught:
+        decoded(b"OggS")
+    assert caught.value.code == ErrorCode.QUEUE_FULL
 
 
 def test_the_confined_program_reads_no_file_and_no_network(tmp_path: Path) -> None:

@@ -88,10 +88,20 @@ def hold_bytes(count: int) -> None:
         ApiError: QUEUE_FULL, in a scope that does not wait; an exception of the check.
     """
     if _scope.budget is not None and not _scope.reserved:
-        _scope.reservation = _scope.budget.acquire(
-            count, checkpoint if _scope.waits else _refuse
-        )
+        check = checkpoint if _scope.waits else _refuse
+        _scope.reservation = _scope.budget.acquire(count, check)
         _scope.reserved = True
+
+
+def check_budget() -> None:
+    """Wait until the budget isn't full, before work of unknown size.
+
+    Raises:
+        ApiError: as :func:`hold_bytes`.
+    """
+    if _scope.budget is not None and not _scope.reserved:
+        check = checkpoint if _scope.waits else _refuse
+        _scope.budget.release(_scope.budget.acquire(1, check))
 
 
 def _refuse() -> None:

@@ -28,7 +28,7 @@ from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.claims import claimed_seconds
 from pocketserve.tasks.audio.containers import CONTAINERS
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tasks.cancellation import checkpoint, hold_bytes
+from pocketserve.tasks.cancellation import check_budget, checkpoint, hold_bytes
 from pocketserve_wire import ApiError, ErrorCode
 
 DECODERS: Final = (
@@ -105,6 +105,7 @@ def read_sound(
     frame_bytes = channels * WIDTH
     job = _Decoding(command, body, kind, frames * frame_bytes, rate * frame_bytes)
     with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        check_budget()
         _take_place()
         try:
             size = _decode_into(spool, job)
