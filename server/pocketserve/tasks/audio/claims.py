@@ -15,6 +15,9 @@ ID3_BYTES: Final = 10
 MAX_TAGS: Final = 16
 ID3_FOOTER: Final = 0x10  # in the tag's flags
 XING_FRAMES: Final = 1  # in the header's flags
+MP3_PADDING: Final = 3000
+"""Samples that encoders add at most, and ffmpeg removes: two frames, and their delay."""
+
 XING_PLACE: Final = 64  # bytes of a frame in which a Xing header begins
 _MPEG_RATES: Final = (44_100, 48_000, 32_000)
 _MPEG_1: Final = 3
@@ -25,7 +28,7 @@ _XING: Final = re.compile(rb"(?:Xing|Info)(.{4})(.{4})", re.DOTALL)
 
 
 def claimed_seconds(body: memoryview, kind: str) -> float | None:
-    """Return the length that a file's header claims; None if it claims none.
+    """Return the least length that a file's header claims; None if it claims none.
 
     Args:
         kind: one of CONTAINERS.
@@ -81,4 +84,5 @@ def _mp3_seconds(start: bytes) -> float | None:
     if version != _MPEG_1:
         rate //= 2 if version == _MPEG_2 else 4
         samples = 576
-    return int.from_bytes(xing[2], "big") * samples / rate
+    frames = int.from_bytes(xing[2], "big")
+    return (frames * samples - MP3_PADDING) / rate

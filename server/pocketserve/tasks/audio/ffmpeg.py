@@ -61,11 +61,8 @@ MAY_HAVE_TAGS: Final = ("MP3", "MP2", "FLAC")
 They follow the sound, or stand between joined files.
 """
 
-LOST_S: Final = 0.25
-"""Missing sound from which on a file counts as damaged.
-
-A joined file loses a frame, and the claim of an MP3 includes the encoder's padding.
-"""
+LOST_S: Final = 0.1
+"""Missing sound from which on a file counts as damaged."""
 
 _HARMLESS: Final = re.compile(
     r"Incorrect BOM value|Error reading frame \w+, skipped"
