@@ -57,8 +57,17 @@ def _agreement_cell(facts: Mapping[str, Any], is_reference: bool) -> str:
     return f"{whole:.0%} (start {start:.0%})"
 
 
+def _number_cell(value: float | None, form: str) -> str:
+    """Return a number; a dash without one."""
+    if value is None:
+        return "-"
+    return format(value, form)
+
+
 def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
     perplexity = facts["perplexity"]
+    per_token = _number_cell(perplexity["per_token"], ".2f")
+    bits_per_byte = _number_cell(perplexity["bits_per_byte"], ".3f")
     cpu_ms = facts["cpu_s"] * 1e3
     return [
         human_bytes(facts["file_bytes"]),
@@ -69,6 +78,6 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
         f"{facts['load_ms']:.0f}",
         _memory_cell(facts),
         _agreement_cell(facts, is_reference),
-        f"{perplexity['per_token']:.2f}",
-        f"{perplexity['bits_per_byte']:.3f}",
+        per_token,
+        bits_per_byte,
     ]

@@ -15,6 +15,9 @@ from pocketserve.runtimes.llm.session import LlmSession
 from pocketserve.runtimes.llm.settings import CHAT, COMPLETIONS, TOKENIZE
 
 ANSWER_TIMEOUT_S: Final = 300.0
+MAX_EXPONENT: Final = 700.0
+"""A larger power of e is no number."""
+
 USER_TIME, SYSTEM_TIME = 11, 12  # of stat_fields: ticks
 CERTAIN: Final = 1000.0
 """Added to a token's score, so that it is written whatever the model prefers."""
@@ -45,12 +48,13 @@ class Perplexity:
     """The loss of a model on a text.
 
     Attributes:
-        per_token: e to the mean loss; depends on the vocabulary.
+        per_token: e to the mean loss; depends on the vocabulary. None if the loss is
+            no number, or too large.
         bits_per_byte: the loss by the text's size; comparable among vocabularies.
     """
 
-    per_token: float
-    bits_per_byte: float
+    per_token: float | None
+    bits_per_byte: float | None
     tokens: int
 
 
@@ -127,7 +131,7 @@ class LanguageSubject:
             loss -= entry["logprob"]
             content = entry["bytes"] or str(entry["token"]).encode()
             read += len(content)
-        return _perplexity_of(loss, len(tokens) - 1, read)
+        return perplexity_of(loss, len(tokens) - 1, read)
 
     def _tokens(self, text: str, most: int) -> list[int]:
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
@@ -172,10 +176,15 @@ class LanguageSubject:
         return (user_ticks + system_ticks) / ticks_per_second
 
 
-def _perplexity_of(loss: float, tokens: int, text_bytes: int) -> Perplexity:
+def perplexity_of(loss: float, tokens: int, text_bytes: int) -> Perplexity:
     """Return the figures of a summed loss, which is in nats."""
     count = max(1, tokens)
-    per_token = math.exp(loss / count)
+    if not math.isfinite(loss):
+        return Perplexity(None, None, count)
+    exponent = loss / count
+    per_token = None
+    if exponent <= MAX_EXPONENT:
+        per_token = math.exp(exponent)
     bits = loss / math.log(2)
     bits_per_byte = bits / max(1, text_bytes)
     return Perplexity(per_token, bits_per_byte, count)
