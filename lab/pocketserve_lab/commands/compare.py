@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 MAX_REPEATS = 100
+SAMPLES = 500
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -81,7 +82,10 @@ def _add_subject_options(parser: argparse.ArgumentParser) -> None:
         "language models, a file with a text",
     )
     parser.add_argument(
-        "--limit", type=_limit, default=500, metavar="N", help="samples at most [500]"
+        "--limit",
+        type=_limit,
+        metavar="N",
+        help=f"samples at most [{SAMPLES}]",
     )
 
 
@@ -194,12 +198,10 @@ def _language_plan(options: argparse.Namespace) -> LanguagePlan:
     from pocketserve_lab.language.comparison import LanguagePlan
     from pocketserve_lab.language.texts import read_sample_text
 
-    foreign = (options.apply, options.html, options.png, options.device, options.layers)
-    if any(foreign):
-        raise CommandError(
-            "--apply, --device, --html, --layers and --png don't apply to language"
-            " models"
-        )
+    foreign = _foreign_options(options)
+    if foreign:
+        names = ", ".join(foreign)
+        raise CommandError(f"language models take no {names}; compare them without")
     return LanguagePlan(
         options.model[0],
         options.models_dir,
@@ -209,6 +211,19 @@ def _language_plan(options: argparse.Namespace) -> LanguagePlan:
         options.seconds,
         options.threads,
     )
+
+
+def _foreign_options(options: argparse.Namespace) -> list[str]:
+    """Return the given options that language models don't have."""
+    names = []
+    for name in ("apply", "device", "html", "layers", "limit", "png", "report"):
+        if getattr(options, name):
+            names.append(f"--{name}")
+    if options.margin is not None:
+        names.append("--margin")
+    if options.repeat > 1:
+        names.append("--repeat")
+    return names
 
 
 def _check_paths(options: argparse.Namespace) -> None:
@@ -240,7 +255,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         _names(options.versions),
         options.reference,
         options.data,
-        options.limit,
+        options.limit or SAMPLES,
         options.seconds,
         options.threads,
         _names(options.device),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from gguf_files import write_tiny
+from pocketserve.cli import main
 from pocketserve.terminal.errors import CommandError
 from pocketserve_lab.language.comparison import agreement_of, summary_of
-from pocketserve_lab.language.subject import TimedAnswer
+from pocketserve_lab.language.subject import TimedAnswer, perplexity_of
 from pocketserve_lab.language.texts import TEXT, read_sample_text
 
 
@@ -40,3 +45,38 @@ def test_the_text_may_come_from_a_file(tmp_path: Path) -> None:
         read_sample_text(path)
     with pytest.raises(CommandError, match="cannot be read"):
         read_sample_text(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("loss", "per_token", "bits_per_byte"),
+    [
+        (10 * math.log(2), 2.0, 0.5),
+        (10 * 700.0, math.exp(700), 350 / math.log(2)),
+        (10 * 701.0, None, 350.5 / math.log(2)),
+        (math.inf, None, None),
+        (math.nan, None, None),
+    ],
+)
+def test_a_huge_loss_has_no_perplexity(
+    loss: float, per_token: float | None, bits_per_byte: float | None
+) -> None:
+    """JSON has null instead, as it knows no infinity."""
+    perplexity = perplexity_of(loss, 10, 20)
+    assert perplexity.per_token == pytest.approx(per_token)
+    assert perplexity.bits_per_byte == pytest.approx(bits_per_byte)
+    json.dumps(asdict(perplexity), allow_nan=False)
+
+
+def test_options_of_other_models_are_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "models" / "chat").mkdir(parents=True)
+    write_tiny(tmp_path / "models" / "chat" / "chat.gguf")
+    report = tmp_path / "report"
+    words = ["compare", "chat", "--models-dir", str(tmp_path / "models")]
+    words += ["--margin", "1%", "--repeat", "2", "--limit", "500"]
+    assert main([*words, "--report", str(report)]) == 1
+    error = capsys.readouterr().err
+    assert "language models take no --limit, --report, --margin, --repeat;" in error
+    assert not report.exists()
