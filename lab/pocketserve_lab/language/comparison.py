@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pocketserve.messages import did_you_mean
 from pocketserve.repository.files import file_bytes
+from pocketserve.runtimes.llm.client import EngineError
 from pocketserve.runtimes.llm.session import LlmSession
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import open_local
@@ -30,8 +31,11 @@ TIMED_TOKENS: Final = 64
 GREEDY_TOKENS: Final = 32
 PERPLEXITY_TOKENS: Final = 256
 MAX_ROUNDS: Final = 1000
+FAULTS: Final = (EngineError, OSError, RuntimeError)
+"""Errors of an engine that refuses, ends or takes too long."""
 
 ShowProgress = Callable[[str, float], None]
+Figures = TypeVar("Figures")
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,14 @@ def compare_language_versions(
     service, name, _ = open_local(plan.model, plan.models_dir, threads=plan.threads)
     try:
         with ExitStack() as stack:
-            session = _LanguageSession(service, name, plan, stack, progress)
+            session = LanguageSession(service, name, plan, stack, progress)
             result = session.measure()
     finally:
         service.close()
     return {"model": name, "kind": "language", "load": load, **result}
 
 
-class _LanguageSession:
+class LanguageSession:
     """All versions, loaded at the same time."""
 
     def __init__(
@@ -100,6 +104,7 @@ class _LanguageSession:
         stack: ExitStack,
         progress: ShowProgress,
     ) -> None:
+        self._name = name
         self._plan = plan
         self._progress = progress
         self._facts: dict[str, dict[str, Any]] = {}
@@ -107,10 +112,16 @@ class _LanguageSession:
         self._skipped: dict[str, str] = {}
         for version in self._names(service, name):
             self._try_to_open(service, name, version, stack)
+        self._check_subjects()
+
+    def _check_subjects(self) -> None:
+        """Raise CommandError if no version is left."""
         if not self._subjects:
             reasons = iter(self._skipped.values())
             reason = next(reasons, "it has none")
-            raise CommandError(f"no version of {name!r} can be run here: {reason}")
+            raise CommandError(
+                f"no version of {self._name!r} can be run here: {reason}"
+            )
 
     def _names(self, service: Service, name: str) -> list[str]:
         """Return the versions to measure, the reference first.
@@ -167,19 +178,23 @@ class _LanguageSession:
         }
 
     def measure(self) -> dict[str, Any]:
-        """Measure speed in turns, then texts and perplexity one by one."""
+        """Measure speed in turns, then texts and perplexity one by one.
+
+        Raises:
+            CommandError: every version's engine fails.
+        """
         samples = self._time_turns()
-        texts = self._greedy_texts()
+        texts = self._of_each("comparing answers of", self._greedy_texts)
+        readings = self._of_each("reading the text with", self._read_text)
         reference = next(iter(self._subjects))
         versions = {}
         for version in self._subjects:
             speed = summary_of(samples[version])
-            reading = self._read_text(version)
             agreement = agreement_of(texts[reference], texts[version])
             versions[version] = {
                 **self._facts[version],
                 **speed,
-                **reading,
+                **readings[version],
                 "agreement": agreement,
                 "texts": texts[version],
             }
@@ -190,9 +205,41 @@ class _LanguageSession:
             "skipped": self._skipped,
         }
 
+    def _of_each(
+        self, title: str, call: Callable[[str], Figures]
+    ) -> dict[str, Figures]:
+        """Return the figures of each version, without those whose engine fails.
+
+        Args:
+            title: of the work, before the version's name in the progress.
+
+        Raises:
+            CommandError: no version is left.
+        """
+        results = {}
+        names = list(self._subjects)
+        for number, version in enumerate(names):
+            share = number / len(names)
+            self._progress(f"{title} {version}", share)
+            figures = self._attempt(version, partial(call, version))
+            if figures is not None:
+                results[version] = figures
+        self._check_subjects()
+        return results
+
+    def _attempt(self, version: str, call: Callable[[], Figures]) -> Figures | None:
+        """Return the figures of a call; leave the version out if its engine fails."""
+        if version not in self._subjects:
+            return None
+        try:
+            return call()
+        except FAULTS as error:
+            self._skipped[version] = f"its engine failed: {error}"
+            del self._subjects[version]
+            return None
+
     def _read_text(self, version: str) -> dict[str, Any]:
         """Return the perplexity, and the memory after it."""
-        self._progress(f"reading the text with {version}", 0.0)
         subject = self._subjects[version]
         perplexity = subject.perplexity(self._plan.text, PERPLEXITY_TOKENS)
         memory = subject.memory()
@@ -202,27 +249,45 @@ class _LanguageSession:
         }
 
     def _time_turns(self) -> dict[str, list[TimedAnswer]]:
-        """Return timed answers by version, measured in turns."""
-        prompt = self._plan.text
+        """Return timed answers by version, measured in turns.
+
+        Raises:
+            CommandError: no version is left.
+        """
+        prompts = self._of_each("warming up", self._warm_up)
         calls = {}
-        for name, subject in self._subjects.items():
-            subject.time_answer(prompt, 2)  # warm-up
-            calls[name] = partial(subject.time_answer, prompt, TIMED_TOKENS)
+        for name, prompt in prompts.items():
+            subject = self._subjects[name]
+            answer = partial(subject.time_answer, prompt, TIMED_TOKENS)
+            calls[name] = partial(self._attempt, name, answer)
 
         def show(share: float) -> None:
             self._progress("measuring in turns", share)
 
-        return take_turns(calls, self._plan.seconds, MAX_ROUNDS, show)
+        turns = take_turns(calls, self._plan.seconds, MAX_ROUNDS, show)
+        self._check_subjects()
+        samples: dict[str, list[TimedAnswer]] = {}
+        for name in self._subjects:
+            samples[name] = []
+            for turn in turns[name]:
+                if turn is not None:
+                    samples[name].append(turn)
+        return samples
 
-    def _greedy_texts(self) -> dict[str, list[str]]:
-        """Return the answers to all prompts, by version."""
-        texts: dict[str, list[str]] = {}
-        for number, (name, subject) in enumerate(self._subjects.items()):
-            self._progress("comparing answers", number / len(self._subjects))
-            texts[name] = []
-            for prompt in PROMPTS:
-                text = subject.greedy_text(prompt, GREEDY_TOKENS)
-                texts[name].append(text)
+    def _warm_up(self, version: str) -> list[int]:
+        """Answer once; return the prompt, cut so that the answer fits the context."""
+        subject = self._subjects[version]
+        prompt = subject.prompt_tokens(self._plan.text, TIMED_TOKENS)
+        subject.time_answer(prompt, 2)
+        return prompt
+
+    def _greedy_texts(self, version: str) -> list[str]:
+        """Return the answers to all prompts."""
+        subject = self._subjects[version]
+        texts = []
+        for prompt in PROMPTS:
+            text = subject.greedy_text(prompt, GREEDY_TOKENS)
+            texts.append(text)
         return texts
 
 

@@ -72,7 +72,12 @@ class LanguageSubject:
     def __init__(self, session: LlmSession) -> None:
         self._session = session
 
-    def time_answer(self, prompt: str, tokens: int) -> TimedAnswer:
+    def prompt_tokens(self, text: str, answer_tokens: int) -> list[int]:
+        """Return the tokens of a text, cut so that an answer fits the context."""
+        room = self._session.context - answer_tokens - 1
+        return self._tokens(text, max(1, room))
+
+    def time_answer(self, prompt: str | list[int], tokens: int) -> TimedAnswer:
         """Time an answer of a number of tokens; no cached prompt is used."""
         body = {
             "prompt": prompt,
