@@ -169,11 +169,9 @@ class NetworkProcess:
         return answer
 
     def _receive_description(self, check: WaitCheck) -> Mapping[str, Any]:
+        while not self._pipe.can_read(POLL_S) and time.monotonic() < self._load_ends:
+            check()
         try:
-            while (
-                not self._pipe.can_read(POLL_S) and time.monotonic() < self._load_ends
-            ):
-                check()
             # Once it is loaded, the process writes the whole frame at once.
             header = self._pipe.receive(self._load_ends).header
         except TimeoutError:
@@ -185,6 +183,10 @@ class NetworkProcess:
             raise self._death() from None
         except FrameError as error:
             raise self._nonsense(error) from error
+        except BaseException:
+            # The rest of the frame would be taken for an answer.
+            self._child.kill()
+            raise
         if "error" in header:
             raise ValueError(excerpt(header["error"], 400))
         return header
