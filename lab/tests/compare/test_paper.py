@@ -74,6 +74,32 @@ def test_a_published_result_has_no_local_path() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("/opt/my drivers/libnpu.so", "libnpu.so"),
+        ("/home/me/models/m/a b.onnx: damaged", "a b.onnx: damaged"),
+        (
+            "no file '/data/x y/b.so', see /usr/lib/c.so: no",
+            "no file 'b.so', see c.so: no",
+        ),
+        ("cannot open (/srv/a/b)", "cannot open (b)"),
+        (
+            "2 tokens/s, 1/2 of https://a.example/b/c",
+            "2 tokens/s, 1/2 of https://a.example/b/c",
+        ),
+    ],
+)
+def test_options_and_reasons_have_no_local_path(text: str, expected: str) -> None:
+    result = run(2.0, "a", "a")
+    options = {"options": {"delegate": text, "threads": 2}}
+    result["versions"] = {"a": {**result["versions"]["a"], **options}}
+    result["skipped"] = {"b": text}
+    public = without_paths(result)
+    assert public["versions"]["a"]["options"] == {"delegate": expected, "threads": 2}
+    assert public["skipped"] == {"b": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("int8_v2 & 5%", r"int8\_v2 \& 5\%"),
         ("a\\b", r"a\textbackslash{}b"),
         ("{$#^~}", r"\{\$\#\textasciicircum{}\textasciitilde{}\}"),

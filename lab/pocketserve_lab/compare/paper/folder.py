@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,10 @@ from pocketserve_lab.compare.paper.tables import (
     numbers_csv,
     samples_csv,
 )
+
+_QUOTED_PATH = re.compile(r"(['\"])/[^'\"\n]*/([^'\"/\n]+)/?\1")
+_PATH = re.compile(r"(?<![\w.~:/-])/(?:[^\s'\"/:;,()]+/)+([^\s'\"/:;,()]*)")
+"""Absolute paths; neither units, such as tokens/s, nor addresses."""
 
 NAMESPACE = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" '
 
@@ -71,17 +76,53 @@ def write_paper(result: Mapping[str, Any], folder: Path, seconds: float) -> None
 
 
 def without_paths(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result that names no folder of this device."""
+    """Return a result that names no folder of this device.
+
+    Options and the texts of errors name some, too.
+    """
     public = dict(result)
-    public.pop("folder", None)
-    data = dict(public["data"])
-    data["origin"] = Path(data["origin"]).name
-    data["samples"] = [_relative(name) for name in data["samples"]]
-    public["data"] = data
+    folder = Path(public.pop("folder", "/"))
+    public["data"] = _data_without_paths(public["data"])
     if "repeats" in public:
         runs = [without_paths(run) for run in public["repeats"]["runs"]]
         public["repeats"] = {**public["repeats"], "runs": runs}
+    reduced: dict[str, Any] = _reduced(public, folder)
+    return reduced
+
+
+def _data_without_paths(data: Mapping[str, Any]) -> dict[str, Any]:
+    public = dict(data)
+    public["origin"] = Path(public["origin"]).name
+    public["samples"] = [_relative(name) for name in public["samples"]]
     return public
+
+
+def _reduced(value: Any, folder: Path) -> Any:
+    """Return a JSON value whose strings have names instead of absolute paths.
+
+    Args:
+        folder: the model's, which may have spaces in its name.
+    """
+    if isinstance(value, str):
+        return _without_folders(value, folder)
+    if isinstance(value, Mapping):
+        return {key: _reduced(member, folder) for key, member in value.items()}
+    if type(value) in (list, tuple):
+        return [_reduced(member, folder) for member in value]
+    return value
+
+
+def _without_folders(text: str, folder: Path) -> str:
+    """Reduce the absolute paths in a text to their last names."""
+    if "/" not in text:
+        return text
+    for root in (folder, folder.parent, Path.home()):
+        if root.parent != root:
+            text = text.replace(f"{root}/", "")
+    if text.startswith("/") and ": " not in text:
+        return Path(text).name
+    text = _QUOTED_PATH.sub(r"\1\2\1", text)
+    return _PATH.sub(r"\1", text)
 
 
 def _relative(name: str) -> str:
