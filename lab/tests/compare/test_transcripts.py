@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pocketserve.terminal.errors import CommandError
 from pocketserve_lab.compare.judge import judge
 from pocketserve_lab.compare.samples import Facts, SampleError, read_samples
 from pocketserve_lab.compare.scores import measure_for
@@ -51,12 +52,22 @@ def test_words_have_no_case_and_punctuation(text: str, words: list[str]) -> None
         ("a b c", "a x c", 1),
         ("a b c", "a c", 1),
         ("a b c", "z a b c d", 2),
+        ("a a", "a a a", 1),
+        ("a b a", "a", 2),
         ("a b", "", 2),
         ("", "a", 1),
     ],
 )
 def test_errors_are_words_to_change(expected: str, text: str, errors: int) -> None:
     assert word_errors(expected.split(), text.split()) == errors
+
+
+def test_long_transcripts_are_compared_where_they_differ_or_refused() -> None:
+    """Shared starts and ends cost little."""
+    words = ["a"] * 50_000
+    assert word_errors([*words, "x", *words], [*words, "y", "z", *words]) == 2
+    with pytest.raises(CommandError, match=r"5,000 and 5,000 .* split"):
+        word_errors(["a"] * 5000, ["b"] * 5000)
 
 
 def answer(text: str, **more: Any) -> dict[str, Any]:

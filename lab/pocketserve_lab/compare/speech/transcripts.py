@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
+
+from pocketserve.terminal.errors import CommandError
 
 TASK: Final = "speech-to-text"
 RUN_SECONDS: Final = "run_s"
 """The key of an answer's time, which the worker adds."""
 
-MAX_WORDS: Final = 20_000
-"""Words of a transcript that are compared: an hour of fast speech has fewer."""
+MAX_WORDS: Final = 4_000
+"""Differing words of two transcripts that are compared: half an hour of speech."""
 
 
 _SEPARATING: Final = "CPSZ"
@@ -37,7 +40,7 @@ def words_in(text: str) -> list[str]:
         stripped = word.strip("'")
         if stripped:
             words.append(stripped)
-    return words[:MAX_WORDS]
+    return words
 
 
 def _letter_or_space(character: str) -> str:
@@ -48,7 +51,26 @@ def _letter_or_space(character: str) -> str:
 
 
 def word_errors(expected: Sequence[str], words: Sequence[str]) -> int:
-    """Return how many words to insert, remove or replace."""
+    """Return how many words to insert, remove or replace.
+
+    Raises:
+        CommandError: too many differ; the time grows with the square of their number.
+    """
+    start = _shared_start(expected, words)
+    expected, words = expected[start:], words[start:]
+    end = _shared_start(expected[::-1], words[::-1])
+    expected = expected[: len(expected) - end]
+    words = words[: len(words) - end]
+    if len(expected) * len(words) > MAX_WORDS * MAX_WORDS:
+        raise CommandError(
+            f"transcripts of {len(expected):,} and {len(words):,} differing words are "
+            "too long to compare; split the recordings"
+        )
+    return _aligned_errors(expected, words)
+
+
+def _aligned_errors(expected: Sequence[str], words: Sequence[str]) -> int:
+    """Return Levenshtein's distance."""
     row = list(range(len(words) + 1))
     for number, expected_word in enumerate(expected, 1):
         above = row
@@ -59,6 +81,24 @@ def word_errors(expected: Sequence[str], words: Sequence[str]) -> int:
     return row[-1]
 
 
+def _shared_start(expected: Sequence[str], words: Sequence[str]) -> int:
+    """Return the number of words that both begin with."""
+    count = 0
+    for expected_word, word in zip(expected, words, strict=False):
+        if expected_word != word:
+            break
+        count += 1
+    return count
+
+
+@lru_cache(maxsize=10_000)
+def _errors_of(truth: str, text: str) -> tuple[int, int, int]:
+    """Return the errors, and the numbers of true and of answered words."""
+    expected = words_in(truth)
+    words = words_in(text)
+    return word_errors(expected, words), len(expected), len(words)
+
+
 def text_of_answer(answer: Mapping[str, Any]) -> str:
     """Return the whole text of an answer."""
     return str(answer.get("text", ""))
@@ -66,11 +106,10 @@ def text_of_answer(answer: Mapping[str, Any]) -> str:
 
 def word_accuracy(answer: Mapping[str, Any], truth: Any) -> float:
     """Return 1 less the word error rate of one sound, at least 0."""
-    expected = words_in(str(truth))
-    words = words_in(text_of_answer(answer))
+    errors, expected, words = _errors_of(str(truth), text_of_answer(answer))
     if not expected:
         return float(not words)
-    return max(0.0, 1 - word_errors(expected, words) / len(expected))
+    return max(0.0, 1 - errors / expected)
 
 
 def speech_figures(
@@ -82,9 +121,9 @@ def speech_figures(
     run_seconds = 0.0
     sound_seconds = 0.0
     for answer, truth in zip(answers, truths, strict=True):
-        expected = words_in(str(truth))
-        errors += word_errors(expected, words_in(text_of_answer(answer)))
-        count += len(expected)
+        wrong, expected, _ = _errors_of(str(truth), text_of_answer(answer))
+        errors += wrong
+        count += expected
         run_seconds += float(answer.get(RUN_SECONDS, 0.0))
         sound_seconds += float(answer.get("duration", 0.0))
     figures = {"word error rate": errors / max(1, count)}
