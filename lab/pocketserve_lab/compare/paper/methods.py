@@ -83,10 +83,12 @@ def _answers(result: ComparisonResult) -> str:
             "interval must exclude 0, and changes below "
             f"{LEAST_LOSS:.1%} count as none. {_MULTIPLE}"
         )
+    margin = result["margin"]
+    bound = AGREEMENT_BOUND if margin is None else 1 - margin
     return (
         "Without labels, a version's answers were compared with the reference's: the "
         "share of equal answers has Wilson's 95 % interval, and was tested against a "
-        f"bound of {1 - (result['margin'] or 1 - AGREEMENT_BOUND):.1%} by the exact "
+        f"bound of {bound:.1%} by the exact "
         f"binomial test. {_MULTIPLE}"
     )
 
