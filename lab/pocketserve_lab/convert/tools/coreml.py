@@ -105,9 +105,12 @@ def _answer(
         if value.shape[first:] != example.value.shape[first:]:
             raise ValueError("the package has another size")
         values.append(value)
-    result = traced(*values)
-    results = result if isinstance(result, tuple) else (result,)
-    arrays = [value.detach().numpy() for value in results]
+    try:
+        result = traced(*values)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        arrays = [value.detach().numpy() for value in results]
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"the module answers with other values: {error}") from error
     return {str(number): array for number, array in enumerate(arrays)}
 
 
