@@ -33,11 +33,34 @@ def write_keras(path: Path, config: Any) -> Path:
     return path
 
 
+def linked(item: Layer, name: str, *sources: str) -> Layer:
+    """Return a layer of a functional model, as Keras 3 writes it."""
+    nodes = []
+    for source in sources:
+        tensor = {"keras_history": [source, 0, 0], "shape": [None, 8]}
+        nodes.append({"args": [{"class_name": "__keras_tensor__", "config": tensor}]})
+    return {**item, "name": name, "inbound_nodes": nodes}
+
+
 BYTES = layer("Rescaling", scale=1 / 255, offset=0.0)
 SIGNED = layer("Rescaling", scale=[1 / 127.5], offset=-1)
 IMAGENET = layer("Normalization", mean=[123.7, 116.3, 103.5], variance=[3409.0] * 3)
 FROM_ONE = layer("Rescaling", scale=2, offset=-1)
 ARRAY = {"class_name": "__numpy__", "config": {"value": [[[127.5]]], "dtype": "float"}}
+
+
+def branching(nested: bool) -> list[Layer]:
+    """Return the layers of a model that rescales its input in one branch only."""
+    layers = [
+        linked(layer("InputLayer"), "in"),
+        linked(BYTES, "bytes", "in"),
+        linked(CONV, "conv", "in"),
+        linked(layer("Add"), "add", "bytes", "conv"),
+    ]
+    return [layer("Functional", layers=layers), BYTES] if nested else layers[1:]
+
+
+TWO_INPUTS = layer("Functional", layers=[layer("InputLayer"), layer("InputLayer")])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +86,36 @@ ARRAY = {"class_name": "__numpy__", "config": {"value": [[[127.5]]], "dtype": "f
     ],
 )
 def test_keras(tmp_path: Path, layers: list[Layer], rescales: bool) -> None:
-    found = read_rescaling(write_keras(tmp_path / "m.keras", model(*layers)))
+    check_keras(tmp_path, layers, rescales)
+
+
+@pytest.mark.parametrize(
+    ("layers", "rescales"),
+    [
+        ([linked(BYTES, "a", "in"), linked(CONV, "b", "a")], True),
+        (
+            [
+                {**BYTES, "name": "a", "inbound_nodes": [[["in", 0, 0, {}]]]},
+                {**CONV, "name": "b", "inbound_nodes": [[["in", 0, 0, {}]]]},
+            ],
+            False,
+        ),
+        (branching(nested=False), False),
+        (branching(nested=True), False),
+        ([TWO_INPUTS, BYTES], False),
+        ([layer("Rescaling", scale=1 / 65535), CONV], False),
+    ],
+)
+def test_keras_models_that_branch(
+    tmp_path: Path, layers: list[Layer], rescales: bool
+) -> None:
+    """Other branches get the pixels as they are."""
+    check_keras(tmp_path, layers, rescales)
+
+
+def check_keras(folder: Path, layers: list[Layer], rescales: bool) -> None:
+    """Check whether a model with these layers takes pixels unchanged."""
+    found = read_rescaling(write_keras(folder / "m.keras", model(*layers)))
     if not rescales:
         assert found is None
         return
@@ -83,6 +135,12 @@ def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
         archive.writestr("config.json", "{")
     with pytest.raises(DamagedFileError, match="configuration"):
         read_rescaling(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(DamagedFileError, match="configuration"):
+        read_rescaling(path)
+    huge = layer("Rescaling", scale=10**400)
+    with pytest.raises(DamagedFileError, match="configuration"):
+        read_rescaling(write_keras(path, model(huge)))
 
 
 def add_tables(flat: Flat, at: int, count: int, *fields: int) -> list[dict[int, int]]:

@@ -5,7 +5,10 @@ Source: keras-team/keras v3.14, layers/preprocessing and applications.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +16,15 @@ from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.metadata import ModelMetadata
 from pocketserve.runtimes.rescaling import pixels_unchanged, takes_pixels
 from pocketserve.runtimes.tensorflow.keras_config import keras_configuration
+
+_FAULTS: Final = (
+    OSError,
+    KeyError,
+    ValueError,
+    OverflowError,
+    RuntimeError,  # also of a file in an encrypted archive, or of too deep nesting
+    zipfile.BadZipFile,
+)
 
 MAX_DEPTH = 8
 """Limit of models inside models."""
@@ -25,35 +37,64 @@ def read_rescaling(path: Path) -> ModelMetadata | None:
     """Return the metadata of a model that rescales pixels itself; None for others."""
     try:
         config = keras_configuration(path)
+        layer = _first_layer(config, 0)
+        if layer is None or not _rescales(layer):
+            return None
     except ImportError:  # without h5py, there is no TensorFlow either
         return None
-    except (OSError, KeyError, ValueError, RecursionError) as error:
+    except _FAULTS as error:
         raise DamagedFileError(
             f"{path.name} has no readable configuration: {error}"
         ) from None
-    for layer in _first_layers(config, 0):
-        return pixels_unchanged() if _rescales(layer) else None
-    return None
+    return pixels_unchanged()
 
 
-def _first_layers(model: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the layers of a chain, from the input on, without those that keep the range.
+def _first_layer(model: Mapping[str, Any], depth: int) -> Mapping[str, Any] | None:
+    """Return the first layer that changes the range of its input.
 
-    It ends where the model branches or has several inputs.
+    A model that branches before, or has several inputs, has none: the layer that
+    branches stands for it, unless it is the outermost one.
     """
     config = model.get("config")
     layers = config.get("layers") if isinstance(config, Mapping) else None
     if not isinstance(layers, list) or depth > MAX_DEPTH:
-        return
+        return None if depth == 0 else model
     inputs = [layer for layer in layers if _class_of(layer) == "InputLayer"]
     if len(inputs) > 1:
-        return
-    for layer in layers:
+        return model
+    sources = [_sources_of(layer) for layer in layers]
+    uses = Counter(chain.from_iterable(sources))
+    for layer, names in zip(layers, sources, strict=True):
         name = _class_of(layer)
+        if any(uses[source] > 1 for source in names):
+            return model
         if name in _MODELS:
-            yield from _first_layers(layer, depth + 1)
+            inner = _first_layer(layer, depth + 1)
+            if inner is not None:
+                return inner
         elif name not in _NEUTRAL and not name.startswith("Random"):
-            yield layer
+            return layer if isinstance(layer, Mapping) else model
+    return None
+
+
+def _sources_of(layer: object) -> set[str]:
+    """Return the names of the layers whose output a layer takes.
+
+    Keras 2 lists ``[name, node, tensor, …]``, Keras 3 the same in ``keras_history``. A
+    chain of layers (Sequential) lists none.
+    """
+    names: set[str] = set()
+    pending = [layer.get("inbound_nodes")] if isinstance(layer, Mapping) else []
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Mapping):
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+            is_place = len(item) > 2 and type(item[1]) is int
+            if is_place and isinstance(item[0], str):
+                names.add(item[0])
+    return names
 
 
 def _class_of(layer: object) -> str:
