@@ -50,9 +50,10 @@ def container_of(body: memoryview) -> str:
     tags = after_tags(body)
     start = bytes(body[tags : tags + 64])
     kind = _kind_of(start)
-    if tags:
-        # Padding may follow the tags of an MP3. No other kind has these tags.
-        return kind if kind in ("FLAC", "AAC") else "MP3"
+    has_tags = bytes(body[:3]) == b"ID3"
+    if has_tags and kind not in ("FLAC", "AAC"):
+        # Padding may follow the tags of an MP3, and they may be cut off.
+        return "MP3"
     return kind
 
 
