@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,7 @@ os.environ["XDG_STATE_HOME"] = str(STATE / "home")
 """The default state folder, so that no user's own token, tuning or home counts."""
 
 
+@cache
 def find_assets() -> Path | None:
     """Return the public test models' folder.
 
