@@ -192,7 +192,8 @@ class InferenceCall(QueueEntry):
     def work(self, session: Session) -> Any:
         """Run the model."""
         operation = self._operation
-        ensure_running(session, self.options.check)
+        if hasattr(session, "ensure_running"):
+            ensure_running(session.ensure_running, self.options.check)
         try:
             return operation.run(session, self.arrays)
         finally:

@@ -191,18 +191,18 @@ def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
     )
 
 
-def ensure_running(session: Session, check: Callable[[], None]) -> None:
+def ensure_running(
+    start: Callable[[Callable[[], None]], None], check: Callable[[], None]
+) -> None:
     """Start a session's own process again if it died.
 
     Args:
+        start: the session's ``ensure_running``; few sessions have one.
         check: called while waiting; may raise to give up.
 
     Raises:
         ApiError: INFERENCE_FAILED; those of the check.
     """
-    start = getattr(session, "ensure_running", None)
-    if start is None:
-        return
     try:
         start(check)
     except ApiError:
