@@ -183,3 +183,11 @@ def describe_end(exit_code: int) -> str:
     if exit_code >= 0:
         return f"exit code {exit_code}"
     return f"signal {signal_name(exit_code).removeprefix('signal ')}"
+
+
+def ended_by_system(exit_code: int) -> bool:
+    """Return whether the system may have ended a process.
+
+    Android ends child processes at any time, which is not the model's fault.
+    """
+    return exit_code in (-signal.SIGKILL, -signal.SIGTERM)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from pocketserve.child.feed import PipeFeed
-from pocketserve.child.process import Child, Exceeded, Limits, Streams
+from pocketserve.child.process import Child, Exceeded, Limits, Streams, ended_by_system
 from pocketserve.engine.device.cores import available_memory
 from pocketserve.engine.device.processes import signal_name
 from pocketserve.quarantine import TRIAL_PREFIX
@@ -227,8 +227,7 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
 
     Raises as :func:`run_trial`.
     """
-    if exit_code in (-signal.SIGKILL, -signal.SIGTERM):
-        # Android may end child processes at any time, which is not the file's fault.
+    if ended_by_system(exit_code):
         _retry_later("the system ended the file's trial", 1)
     if exit_code == -signal.SIGSYS:
         return Verdict(

@@ -31,6 +31,7 @@ from pocketserve.runtimes.hugging_face.weights import (
     read_bytes,
     read_json,
     read_weights,
+    refuse_quantised,
     weight_files,
 )
 
@@ -53,6 +54,7 @@ TOKENIZER_FILES: Final = (
 """Files beside the weights that the library may read."""
 
 VOCABULARIES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json")
+UNQUANTISED: Final = "add the model's GGUF file, or the folder without quantisation"
 MAX_VOCABULARY: Final = 1 << 22
 
 _CAUSAL: Final = re.compile(r"\w{1,80}ForCausalLM|GPT2LMHeadModel")
@@ -108,7 +110,7 @@ def other_files(path: Path) -> list[str]:
     folder = path.parent
     try:
         config = read_json(path)
-        _refuse_quantised(config)
+        refuse_quantised(config, UNQUANTISED)
         _read_numbers(config)
     except DamagedFileError as error:
         raise ModelLoadError(str(error)) from error
@@ -148,7 +150,7 @@ def read_folder(path: Path) -> FolderHeader:
     config = read_json(path)
     if not _is_causal(config):
         raise DamagedFileError("config.json names no causal language model")
-    _refuse_quantised(config)
+    refuse_quantised(config, UNQUANTISED)
     weights = read_weights(path.parent)
     dtype, value_bytes = DTYPES[weights.kind]
     numbers = _read_numbers(config)
@@ -188,15 +190,6 @@ def read_architecture(path: Path) -> tuple[str, str]:
 
 def _text_or_unknown(value: Any) -> str:
     return value[:MAX_TEXT] if isinstance(value, str) else "unknown"
-
-
-def _refuse_quantised(config: Mapping[str, Any]) -> None:
-    if isinstance(config.get("quantization_config"), dict):
-        method = config["quantization_config"].get("quant_method", "unknown")
-        raise ModelLoadError(
-            f"its weights are quantised ({method!s:.40}) for other hardware; add the"
-            " model's GGUF file, or the folder without quantisation"
-        )
 
 
 def _is_causal(config: Mapping[str, Any]) -> bool:

@@ -25,6 +25,9 @@ ON_ANDROID: Final = (
     " makes one on a desktop"
 )
 
+LIBRARY_BYTES: Final = 384 * 2**20
+"""Memory of the library without a model, and of its first run."""
+
 POOLER: Final = "pooler."
 UNUSED: Final = ("masked_spec_embed", "mask_token", "num_batches_tracked")
 """Ends of the names of weights that only training reads."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.hugging_face.folder import FolderHeader, read_folder
-from pocketserve.runtimes.hugging_face.library import check_library
+from pocketserve.runtimes.hugging_face.library import LIBRARY_BYTES, check_library
 from pocketserve.runtimes.llm.memory import ContextPlan, plan_context
 from pocketserve.runtimes.llm.options import GenerationOptions
 from pocketserve.runtimes.llm.process import SOCKET_NAME
 from pocketserve.runtimes.llm.session import ALIAS, LlmSession
 from pocketserve.runtimes.llm.settings import BATCH, EngineSettings
-
-LIBRARY_BYTES: Final = 384 * 2**20
-"""Memory of the library without a model, and of its first run."""
 
 
 class FolderRuntime:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
@@ -20,6 +20,7 @@ from pocketserve.runtimes.hugging_face.weights import (
     holds_weights,
     read_json,
     read_weights,
+    refuse_quantised,
     weight_files,
 )
 
@@ -27,6 +28,7 @@ MODULES: Final = "modules.json"
 """The list of a sentence-transformers model's parts."""
 
 PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
+UNQUANTISED: Final = "add the folder without quantisation"
 VALUE_BYTES: Final = 4
 """Bytes of a weight in memory: the network computes in single precision."""
 
@@ -77,7 +79,7 @@ def files_beside(path: Path) -> list[str]:
     """
     folder = path.parent
     try:
-        _refuse_quantised(read_json(path))
+        refuse_quantised(read_json(path), UNQUANTISED)
     except DamagedFileError as error:
         raise ModelLoadError(str(error)) from error
     names = []
@@ -102,7 +104,7 @@ def read_task_folder(path: Path) -> TaskFolder:
     is_embedder = (path.parent / MODULES).is_file()
     if class_name is None or head_of(class_name, is_embedder=is_embedder) is None:
         raise DamagedFileError("config.json names no architecture that is served")
-    _refuse_quantised(config)
+    refuse_quantised(config, UNQUANTISED)
     weights = read_weights(path.parent)
     return TaskFolder(class_name, is_embedder, weights.parameters, weights.kind)
 
@@ -118,13 +120,3 @@ def read_task_facts(path: Path) -> Mapping[str, str]:
         "parameters": str(folder.parameters),
         "quantisation": folder.kind,
     }
-
-
-def _refuse_quantised(config: Mapping[str, Any]) -> None:
-    quantised = config.get("quantization_config")
-    if isinstance(quantised, dict):
-        method = quantised.get("quant_method", "unknown")
-        raise ModelLoadError(
-            f"its weights are quantised ({method!s:.40}) for other hardware; add the"
-            " folder without quantisation"
-        )

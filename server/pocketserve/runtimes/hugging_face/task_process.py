@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from pocketserve.child.arrays import (
 )
 from pocketserve.child.frames import ChildFrame, FrameError, FramePipe
 from pocketserve.child.log import ChildLog
-from pocketserve.child.process import Streams, describe_end
+from pocketserve.child.process import Streams, describe_end, ended_by_system
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.llm.start import make_work_folder, start_engine
@@ -148,21 +148,9 @@ class NetworkProcess:
         size = sum(part.nbytes for part in packed.payload)
         if size > MAX_PAYLOAD_BYTES:
             raise ValueError(f"the inputs have {size} bytes, over {MAX_PAYLOAD_BYTES}")
-        try:
+        late = f"the model did not answer within {RUN_TIMEOUT_S:g} s and was ended"
+        with self._ending(late):
             answer = self._pipe.exchange(header, packed.payload, deadline)
-        except TimeoutError:
-            self._child.kill()
-            raise NetworkEndedError(
-                f"the model did not answer within {RUN_TIMEOUT_S:g} s and was ended"
-            ) from None
-        except OSError:
-            raise self._death() from None
-        except FrameError as error:
-            raise self._nonsense(error) from error
-        except BaseException:
-            # The next request would receive the pending answer.
-            self._child.kill()
-            raise
         if "error" in answer.header:
             text = excerpt(answer.header["error"], 400)
             raise (ValueError if answer.header.get("input") else RuntimeError)(text)
@@ -171,25 +159,34 @@ class NetworkProcess:
     def _receive_description(self, check: WaitCheck) -> Mapping[str, Any]:
         while not self._pipe.can_read(POLL_S) and time.monotonic() < self._load_ends:
             check()
-        try:
+        with self._ending(f"the model was not loaded within {LOAD_TIMEOUT_S:g} s"):
             # Once it is loaded, the process writes the whole frame at once.
             header = self._pipe.receive(self._load_ends).header
+        if "error" in header:
+            raise ValueError(excerpt(header["error"], 400))
+        return header
+
+    @contextlib.contextmanager
+    def _ending(self, late: str) -> Iterator[None]:
+        """End the process if a frame isn't received whole.
+
+        The next request would receive the rest, or the pending answer.
+
+        Args:
+            late: what to say if the time is over.
+        """
+        try:
+            yield
         except TimeoutError:
             self._child.kill()
-            raise NetworkEndedError(
-                f"the model was not loaded within {LOAD_TIMEOUT_S:g} s"
-            ) from None
+            raise NetworkEndedError(late) from None
         except OSError:
             raise self._death() from None
         except FrameError as error:
             raise self._nonsense(error) from error
         except BaseException:
-            # The rest of the frame would be taken for an answer.
             self._child.kill()
             raise
-        if "error" in header:
-            raise ValueError(excerpt(header["error"], 400))
-        return header
 
     def _nonsense(self, error: Exception) -> NetworkEndedError:
         self._child.kill()
@@ -207,7 +204,7 @@ class NetworkProcess:
         fault = NetworkEndedError(
             f"the model's process ended with {describe_end(code)}{complaint}"
         )
-        fault.by_system = code in (-signal.SIGKILL, -signal.SIGTERM)
+        fault.by_system = ended_by_system(code)
         return fault
 
     def _remove(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.runtimes.hugging_face.library import check_library
+from pocketserve.runtimes.hugging_face.library import LIBRARY_BYTES, check_library
 from pocketserve.runtimes.hugging_face.task_folder import read_task_folder
 from pocketserve.runtimes.hugging_face.task_process import (
     NetworkEndedError,
@@ -18,14 +18,9 @@ from pocketserve.runtimes.hugging_face.task_process import (
     WaitCheck,
 )
 from pocketserve.runtimes.hugging_face.weights import weight_files
+from pocketserve.runtimes.llm.memory import budget_error, mebibytes
 from pocketserve.runtimes.llm.session import MAX_DEATHS
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire import ApiError, ErrorCode
-
-LIBRARY_BYTES: Final = 384 * 2**20
-"""Memory of the library without a model, and of its first run."""
-
-MEBIBYTE: Final = 2**20
 
 
 class TaskFolderRuntime:
@@ -65,14 +60,11 @@ def task_folder_bytes(path: Path, sections: Mapping[type, Any], budget: int) -> 
         return 0  # the load reports the fault
     size = LIBRARY_BYTES + folder.weight_bytes
     if budget and size > budget:
-        weights, library = _mebibytes(folder.weight_bytes), _mebibytes(LIBRARY_BYTES)
-        text = (
-            f"failed to load the model: it needs {_mebibytes(size)} MiB (weights"
-            f" {weights}, library {library}), but the memory budget is"
-            f" {_mebibytes(budget)} MiB; export it to ONNX, take a smaller model, or"
-            " raise --memory-budget"
-        )
-        raise ApiError(ErrorCode.MEMORY_BUDGET, text, retry_after_s=1.0)
+        weights = mebibytes(folder.weight_bytes)
+        library = mebibytes(LIBRARY_BYTES)
+        way_out = "export it to ONNX, take a smaller model, or raise --memory-budget"
+        parts = f"weights {weights}, library {library}"
+        raise budget_error(size, parts, budget, way_out)
     return size
 
 
@@ -206,10 +198,6 @@ def _specs(entries: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:
         datatype = entry.get("dtype", "FP32")
         specs.append(TensorSpec(entry["name"], datatype, shape, batch="batch"))
     return specs
-
-
-def _mebibytes(size: int) -> int:
-    return -(-size // MEBIBYTE)
 
 
 RUNTIME = TaskFolderRuntime()

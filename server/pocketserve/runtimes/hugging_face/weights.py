@@ -105,6 +105,20 @@ def read_weights(folder: Path) -> Weights:
     return Weights(sum(counts.values()), max(usable, key=lambda kind: usable[kind]))
 
 
+def refuse_quantised(config: Mapping[str, Any], way_out: str) -> None:
+    """Raise ModelLoadError if a configuration says that its weights are quantised.
+
+    Args:
+        way_out: the end of the sentence.
+    """
+    quantised = config.get("quantization_config")
+    if isinstance(quantised, dict):
+        method = quantised.get("quant_method", "unknown")
+        raise ModelLoadError(
+            f"its weights are quantised ({method!s:.40}) for other hardware; {way_out}"
+        )
+
+
 def weight_files(folder: Path) -> list[str]:
     """Return the weights' names, with the index of several files.
 

@@ -129,18 +129,30 @@ def _no_room(header: GgufHeader, smallest: ContextPlan, budget: int) -> ApiError
         smallest: with the memory of the engine alone.
     """
     context, cache, engine_bytes = smallest
-    file = _mebibytes(header.file_bytes)
-    kv = _mebibytes(header.kv_bytes(context, cache))
-    engine = _mebibytes(engine_bytes + working_bytes(header, context))
-    total = _mebibytes(engine_bytes + _model_bytes(header, context, cache))
+    file = mebibytes(header.file_bytes)
+    kv = mebibytes(header.kv_bytes(context, cache))
+    engine = mebibytes(engine_bytes + working_bytes(header, context))
+    size = engine_bytes + _model_bytes(header, context, cache)
+    parts = f"file {file}, context of {context} tokens {kv}, engine {engine}"
+    way_out = "take a smaller or more quantised model, or raise --memory-budget"
+    return budget_error(size, parts, budget, way_out)
+
+
+def budget_error(size: int, parts: str, budget: int, way_out: str) -> ApiError:
+    """Return the error for a model that can't fit into the memory budget.
+
+    Args:
+        size: the bytes that it needs.
+        parts: what they are for, in MiB.
+        way_out: the end of the sentence.
+    """
     text = (
-        f"failed to load the model: it needs {total} MiB (file {file}, context of"
-        f" {context} tokens {kv}, engine {engine}), but the memory budget is"
-        f" {_mebibytes(budget)} MiB; take a smaller or more quantised model, or raise"
-        " --memory-budget"
+        f"failed to load the model: it needs {mebibytes(size)} MiB ({parts}), but the"
+        f" memory budget is {mebibytes(budget)} MiB; {way_out}"
     )
     return ApiError(ErrorCode.MEMORY_BUDGET, text, retry_after_s=1.0)
 
 
-def _mebibytes(size: int) -> int:
+def mebibytes(size: int) -> int:
+    """Return bytes in MiB, rounded up."""
     return -(-size // 2**20)

@@ -7,7 +7,6 @@ import http.client
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.child.log import ChildLog
-from pocketserve.child.process import Child, Streams, describe_end
+from pocketserve.child.process import Child, Streams, describe_end, ended_by_system
 from pocketserve.formats.gguf_split import parts_beside
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
@@ -137,7 +136,7 @@ class EngineProcess:
             return EngineEndedError("the engine hung and was ended")
         text = f"the engine ended with {describe_end(code)}{self._complaint()}"
         fault = EngineEndedError(text)
-        fault.by_system = code in (-signal.SIGKILL, -signal.SIGTERM)
+        fault.by_system = ended_by_system(code)
         return fault
 
     def _start(self, memory_bytes: int) -> Child:
