@@ -6,11 +6,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pocketserve.messages import plural
 
 Key = TypeVar("Key", int, str)
+Result = TypeVar("Result")
 Calls = Mapping[Key, Callable[[], object]]
 
 MIN_ROUNDS = 7  # the noise of fewer rounds is unknown
@@ -114,22 +116,63 @@ def interleave(
     """
     began = time.monotonic()
     progress(0.0)
-    repeats = dict.fromkeys(calls, 1)
-    if min_sample_s:
-        for key, call in calls.items():
-            repeats[key] = _repeats_for(call, min_sample_s)
-    times: dict[Key, list[float]] = {key: [] for key in calls}
+    timed: dict[Key, Callable[[], float]] = {}
+    for key, call in calls.items():
+        repeats = 1
+        if min_sample_s:
+            repeats = _repeats_for(call, min_sample_s)
+        timed[key] = partial(_milliseconds, call, repeats)
+    return take_turns(
+        timed, seconds, rounds, progress, least_rounds=least_rounds, began=began
+    )
+
+
+def take_turns(
+    calls: Mapping[Key, Callable[[], Result]],
+    seconds: float,
+    rounds: int,
+    progress: Callable[[float], None],
+    *,
+    least_rounds: int = 1,
+    overtime: float = MAX_OVERTIME,
+    began: float | None = None,
+) -> dict[Key, list[Result]]:
+    """Return the results of each call, by key and round, in an order that rotates.
+
+    Args:
+        seconds: no round begins after this time, except for the first.
+        progress: called with the completed share of the work, 0 to 1.
+        least_rounds: begin even later, up to ``overtime`` times as late.
+        began: monotonic; now by default.
+    """
+    if began is None:
+        began = time.monotonic()
+    results: dict[Key, list[Result]] = {key: [] for key in calls}
     order = list(calls)
     for number in range(rounds):
         for key in order:
-            times[key].append(_time(calls[key], repeats[key]) * 1e3)
+            results[key].append(calls[key]())
         order = order[1:] + order[:1]
         share = (time.monotonic() - began) / seconds
         progress(min(1.0, max(share, (number + 1) / rounds)))
-        has_enough = number + 1 >= least_rounds or share >= MAX_OVERTIME
+        has_enough = number + 1 >= least_rounds or share >= overtime
         if share >= 1 and has_enough:
             break
-    return times
+    return results
+
+
+def _milliseconds(call: Callable[[], object], repeats: int) -> float:
+    return _time(call, repeats) * 1e3
+
+
+def shared_start(items: Sequence[object], compared: Sequence[object]) -> int:
+    """Return how many items two sequences begin with together."""
+    count = 0
+    for item, other in zip(items, compared, strict=False):
+        if item != other:
+            break
+        count += 1
+    return count
 
 
 def _repeats_for(call: Callable[[], object], seconds: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +17,8 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import open_local
 from pocketserve.terminal.output import human_bytes, print_text, print_wide_table
 from pocketserve.terminal.progress import Progress
-from pocketserve_lab.language.subject import LanguageSubject
-from pocketserve_lab.language.turns import take_turns
-from pocketserve_lab.measurement import load_now, load_warning
+from pocketserve_lab.language.subject import LEAST_ROUNDS, LanguageSubject
+from pocketserve_lab.measurement import load_now, load_warning, take_turns
 
 if TYPE_CHECKING:
     from pocketserve.service import Service
@@ -153,7 +153,14 @@ def _take_turns(
     def show(share: float) -> None:
         progress.show("measuring", share)
 
-    samples = take_turns(ways, plan.seconds, plan.rounds, show)
+    samples = take_turns(
+        ways,
+        plan.seconds,
+        plan.rounds,
+        show,
+        least_rounds=LEAST_ROUNDS,
+        overtime=math.inf,
+    )
     progress.end()
     summaries = {}
     for way, times in samples.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +18,9 @@ from pocketserve.runtimes.llm.client import EngineError
 from pocketserve.runtimes.llm.session import LlmSession
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.local import open_local
-from pocketserve_lab.language.subject import LanguageSubject, TimedAnswer
+from pocketserve_lab.language.subject import LEAST_ROUNDS, LanguageSubject, TimedAnswer
 from pocketserve_lab.language.texts import PROMPTS
-from pocketserve_lab.language.turns import take_turns
-from pocketserve_lab.measurement import load_now
+from pocketserve_lab.measurement import load_now, shared_start, take_turns
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -264,7 +264,14 @@ class LanguageSession:
         def show(share: float) -> None:
             self._progress("measuring in turns", share)
 
-        turns = take_turns(calls, self._plan.seconds, MAX_ROUNDS, show)
+        turns = take_turns(
+            calls,
+            self._plan.seconds,
+            MAX_ROUNDS,
+            show,
+            least_rounds=LEAST_ROUNDS,
+            overtime=math.inf,
+        )
         self._check_subjects()
         samples: dict[str, list[TimedAnswer]] = {}
         for name in self._subjects:
@@ -315,19 +322,9 @@ def agreement_of(expected: Sequence[str], texts: Sequence[str]) -> dict[str, flo
             shares.append(1.0)
         else:
             longest = max(len(text), len(second))
-            shared = _shared_start(text, second)
+            shared = shared_start(text, second)
             shares.append(shared / longest)
     return {
         "same": equal / len(expected),
         "start": statistics.fmean(shares),
     }
-
-
-def _shared_start(text: str, second: str) -> int:
-    """Return the number of characters that two texts begin with together."""
-    count = 0
-    for left, right in zip(text, second, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count

@@ -18,6 +18,9 @@ ANSWER_TIMEOUT_S: Final = 300.0
 MAX_EXPONENT: Final = 700.0
 """A larger power of e is no number."""
 
+LEAST_ROUNDS: Final = 3
+"""Rounds of turns that are always completed."""
+
 USER_TIME, SYSTEM_TIME = 11, 12  # of stat_fields: ticks
 CERTAIN: Final = 1000.0
 """Added to a token's score, so that it is written whatever the model prefers."""

@@ -6,6 +6,7 @@ SciPy has them, but does not install on every phone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -46,14 +47,21 @@ def t_cdf(value: float, freedom: int) -> float:
 
 def _t_cdf_by_expansion(value: float, freedom: int) -> float:
     """Return the share by inverting the quantiles' expansion."""
-    low, high = -1e3, 1e3
+    low, _ = _bisect(lambda normal: _expanded(normal, freedom) < value, -1e3, 1e3)
+    return NORMAL.cdf(low)
+
+
+def _bisect(
+    is_below: Callable[[float], bool], low: float, high: float
+) -> tuple[float, float]:
+    """Return bounds of the place where a condition ceases to hold."""
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        if _expanded(middle, freedom) < value:
+        if is_below(middle):
             low = middle
         else:
             high = middle
-    return NORMAL.cdf(low)
+    return low, high
 
 
 def t_quantile(share: float, freedom: int) -> float:
@@ -69,12 +77,7 @@ def t_quantile(share: float, freedom: int) -> float:
     low, high = 0.0, 1.0
     while t_cdf(high, freedom) < share and high < 1e12:
         high *= 2
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        if t_cdf(middle, freedom) < share:
-            low = middle
-        else:
-            high = middle
+    low, high = _bisect(lambda value: t_cdf(value, freedom) < share, low, high)
     return (low + high) / 2
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pocketserve.terminal.errors import CommandError
+from pocketserve_lab.measurement import shared_start
 
 TASK: Final = "speech-to-text"
 RUN_SECONDS: Final = "run_s"
@@ -16,7 +17,6 @@ RUN_SECONDS: Final = "run_s"
 
 MAX_WORDS: Final = 4_000
 """Differing words of two transcripts that are compared: half an hour of speech."""
-
 
 _SEPARATING: Final = "CPSZ"
 """Unicode's groups of characters that are no part of a word.
@@ -56,9 +56,9 @@ def word_errors(expected: Sequence[str], words: Sequence[str]) -> int:
     Raises:
         CommandError: too many differ; the time grows with the square of their number.
     """
-    start = _shared_start(expected, words)
+    start = shared_start(expected, words)
     expected, words = expected[start:], words[start:]
-    end = _shared_start(expected[::-1], words[::-1])
+    end = shared_start(expected[::-1], words[::-1])
     expected = expected[: len(expected) - end]
     words = words[: len(words) - end]
     if len(expected) * len(words) > MAX_WORDS * MAX_WORDS:
@@ -79,16 +79,6 @@ def _aligned_errors(expected: Sequence[str], words: Sequence[str]) -> int:
             replaced = above[place] + (word != expected_word)
             row.append(min(replaced, above[place + 1] + 1, row[-1] + 1))
     return row[-1]
-
-
-def _shared_start(expected: Sequence[str], words: Sequence[str]) -> int:
-    """Return the number of words that both begin with."""
-    count = 0
-    for expected_word, word in zip(expected, words, strict=False):
-        if expected_word != word:
-            break
-        count += 1
-    return count
 
 
 @lru_cache(maxsize=10_000)
