@@ -99,23 +99,35 @@ def type_checking(node: ast.AST) -> bool:
     )
 
 
-def walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
-    """Yield the nodes that run, at import or later."""
-    for child in ast.iter_child_nodes(node):
-        is_function = isinstance(
-            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-        )
-        if type_checking(child) or (is_function and not into_functions):
-            continue
-        yield child
-        yield from walk(child, into_functions=into_functions)
+IMPORTERS = ast.stmt | ast.excepthandler | ast.match_case
+"""The kinds of nodes that can contain an import; expressions cannot."""
+
+
+def walk(tree: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
+    """Yield the statements that run, at import or later."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, IMPORTERS) or type_checking(child):
+                continue
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function and not into_functions:
+                continue
+            yield child
+            pending.append(child)
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a source file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def imports(path: Path, *, into_functions: bool = True) -> set[str]:
     """Return every module that a source file imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = walk(tree, into_functions=into_functions)
+    nodes = walk(parsed(path), into_functions=into_functions)
     return {target for node in nodes for target in targets(node, module_of(path))}
 
 
@@ -357,9 +369,7 @@ def imports_by_module(*, into_functions: bool) -> dict[str, set[str]]:
     }
     graph: dict[str, set[str]] = {module: set() for module in ours}
     for module, path in ours.items():
-        for node in walk(
-            ast.parse(path.read_text(encoding="utf-8")), into_functions=into_functions
-        ):
+        for node in walk(parsed(path), into_functions=into_functions):
             named = targets(node, module_of(path))
             if isinstance(node, ast.ImportFrom) and all(
                 name in ours for name in named[1:]

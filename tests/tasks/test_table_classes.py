@@ -13,6 +13,7 @@ import pytest
 from pocketserve.api import predictions
 from pocketserve.api.messages import ApiRequest
 from pocketserve.formats import DamagedFileError
+from pocketserve.repository import quiet
 from pocketserve.runtimes.metadata import ClassOutput
 from pocketserve.runtimes.onnx.class_names import read_class_outputs
 from pocketserve.terminal.local import open_local
@@ -103,6 +104,12 @@ def ask(
 def labels_of(answer: Sequence[dict[str, Any]]) -> list[str]:
     """Return the labels in order."""
     return [entry["label"] for entry in answer]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load each model at once, although its files are new."""
+    monkeypatch.setattr(quiet, "QUIET_S", 0.0)
 
 
 # Names in the graph
