@@ -8,12 +8,12 @@ import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
 
-/** A command line of options with one value each, and one plain argument at most. */
+/** A command line of options with one value each, and at most one argument. */
 final class Arguments {
     private final Map<String, String> values = new HashMap<>();
     private String plain;
 
-    /** A command line that makes no sense; the text says why. */
+    /** An invalid command line; the message has the reason. */
     static final class UsageException extends Exception {
         private static final long serialVersionUID = 1L;
 
@@ -71,12 +71,12 @@ final class Arguments {
     Transport transport() throws UsageException {
         String value = text("transport", "socket").toUpperCase(Locale.ROOT);
         if (!value.equals("SOCKET") && !value.equals("HTTP")) {
-            throw new UsageException("--transport is socket or http");
+            throw new UsageException("--transport must be socket or http");
         }
         return Transport.valueOf(value);
     }
 
-    /** The client that --port, --transport and --token-file describe. */
+    /** Builds the client from --port, --transport and --token-file. */
     PocketServe client() throws UsageException, PocketServeException {
         Transport transport = transport();
         boolean http = transport == Transport.HTTP;

@@ -9,7 +9,7 @@ import org.json.JSONException;
 import org.json.JSONObject;
 
 /**
- * Round trips of one FP32 tensor, one after the other over one connection, as raw samples in JSON:
+ * Measures round trips of one FP32 tensor over one connection, and prints the samples as JSON:
  * {@code {"transport", "model", "bytes_in", "bytes_out", "samples_ns"}}. {@code benchmarks/} compares them.
  */
 public final class Bench {
@@ -75,7 +75,7 @@ public final class Bench {
         return total;
     }
 
-    /** The shape that was given, else the model's own with 1 where it is free. */
+    /** Returns the given shape, or the model's with 1 for free dimensions. */
     private static long[] shape(String text, JSONArray declared) throws Arguments.UsageException, JSONException {
         String[] parts = text == null ? null : text.split(",");
         long[] shape = new long[parts == null ? declared.length() : parts.length];
@@ -83,7 +83,7 @@ public final class Bench {
             try {
                 shape[i] = parts == null ? Math.max(1, declared.getLong(i)) : Long.parseLong(parts[i].trim());
             } catch (NumberFormatException error) {
-                throw new Arguments.UsageException("--shape is a list of whole numbers, such as 1,112,112,3");
+                throw new Arguments.UsageException("--shape must be a list of whole numbers, such as 1,112,112,3");
             }
         }
         return shape;

@@ -85,7 +85,7 @@ public final class Main {
     private static List<File> pictures(File folder) throws Arguments.UsageException {
         File[] all = folder.listFiles();
         if (all == null) {
-            throw new Arguments.UsageException(folder + " is no folder that can be read");
+            throw new Arguments.UsageException(folder + " is not a readable folder");
         }
         Arrays.sort(all);
         List<File> pictures = new ArrayList<>();

@@ -1,14 +1,14 @@
 package dev.pocketserve.desktop;
 
-/** Text that cannot command a terminal: names, labels and reasons come from files and servers of anybody's making. */
+/** Escapes text for the terminal, because names, labels and reasons come from untrusted files and servers. */
 final class Printable {
     private Printable() {
     }
 
     /**
-     * Returns the text in one line, with escapes for characters that control, reorder or hide text.
+     * Returns the text in one line, with control, reordering and invisible characters escaped.
      *
-     * @param value anything with a text, such as an error
+     * @param value any object, such as an error
      */
     static String of(Object value) {
         StringBuilder plain = new StringBuilder();

@@ -14,7 +14,7 @@ import org.json.JSONTokener;
 final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
-    private static final int MAX_ERROR_BYTES = 1 << 20; // of a body that may be one of the server's; those are short
+    private static final int MAX_ERROR_BYTES = 1 << 20; // the server's error bodies are short
     /** Statuses with which a proxy reports a lost server, without one of our codes; Ray Serve uses 500. */
     private static final Set<Integer> GATEWAY = new HashSet<>(Arrays.asList(500, 502, 503, 504));
     private static final int MAX_MESSAGE = 2000;
@@ -27,11 +27,10 @@ final class Answer {
     final String server;
     private final long retryAfterMs;
 
-    /**
-     * Wraps an answer as it was received.
+    /** Wraps a received answer.
      *
      * @param jsonLength bytes of JSON at the body's start
-     * @param retryAfterMs -1 when the answer does not say
+     * @param retryAfterMs -1 if the answer does not state it
      */
     Answer(int status, String contentType, int jsonLength, byte[] body, long retryAfterMs) {
         this(status, contentType, jsonLength, body, retryAfterMs, "");
@@ -66,7 +65,7 @@ final class Answer {
         }
     }
 
-    /** This answer if it is a success; success is exactly 200. */
+    /** Returns this answer if its status is 200; throws otherwise. */
     Answer orThrow() throws PocketServeException {
         if (status == 200) {
             return this;
@@ -82,13 +81,13 @@ final class Answer {
         String message = openAi != null ? openAi.optString("message", null) : error.optString("error", null);
         if (status == 401) {
             throw new PocketServeException(PocketServeException.TOKEN_UNKNOWN, status, false, -1,
-                    "the server does not know this token; take the one that `pocketserve token` prints", null);
+                    "the server does not know this token; use the one that `pocketserve token` prints", null);
         }
         if (code == null || message == null) {
             boolean lost = error.length() == 0 && GATEWAY.contains(status);
             throw new PocketServeException(PocketServeException.BAD_ANSWER, status, lost, -1,
-                    "the server answered with status " + status + " and no error that this library can read; "
-                    + (lost ? "has a proxy lost the server?" : "is something else listening on that port?"), null);
+                    "the server answered with status " + status + " without an error that this library can read; "
+                    + (lost ? "has a proxy lost the server?" : "is another program listening on that port?"), null);
         }
         boolean retryable = RETRYABLE.contains(code) || status == 429;
         throw new PocketServeException(code, status, retryable, retryAfterMs, shorten(message), null);
@@ -120,10 +119,10 @@ final class Answer {
         try {
             return new JSONTokener(text(jsonLength)).nextValue();
         } catch (JSONException error) {
-            throw bad("it is no JSON", error);
+            throw bad("it is not JSON", error);
         } catch (StackOverflowError error) {
-            // The platform's parser has no limit of its own, and over HTTP anybody may have answered.
-            throw bad("it nests too deeply", null);
+            // The platform's parser has no depth limit, and over HTTP any program may have answered.
+            throw bad("it is nested too deeply", null);
         }
     }
 
@@ -131,7 +130,7 @@ final class Answer {
         return new String(body, 0, length, Request.UTF_8);
     }
 
-    /** Returns the bytes behind the JSON. */
+    /** Returns the bytes after the JSON. */
     ByteBuffer raw() {
         return ByteBuffer.wrap(body, jsonLength, body.length - jsonLength).slice();
     }
@@ -140,10 +139,10 @@ final class Answer {
         return message.length() <= MAX_MESSAGE ? message : message.substring(0, MAX_MESSAGE) + "...";
     }
 
-    /** The answer is within the limit, but this process has too little memory now. */
+    /** Reports an answer within the limit for which this process has too little memory now. */
     static PocketServeException tooMuch(OutOfMemoryError error) {
-        return bad("this process has no memory left for it; ask for less, or set maxAnswerBytes lower so that the "
-                + "server is told", error);
+        return bad("this process has no memory left for it; request less, or lower "
+                + "maxAnswerBytes, which the server gets", error);
     }
 
     static PocketServeException bad(String reason, Throwable cause) {

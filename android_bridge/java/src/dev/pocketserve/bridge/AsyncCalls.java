@@ -26,7 +26,7 @@ public final class AsyncCalls {
             work.run();
         }
     };
-    /** Calls that wait for their answer together; further ones wait for a thread. */
+    /** The maximum number of concurrent calls; further ones wait for a thread. */
     private static final int THREADS = 8;
 
     private final Calls calls;

@@ -7,7 +7,7 @@ final class AutoLink implements Link {
     private final Link socket;
     private final Link http;
 
-    /** Takes a null for HTTP where it must not be tried. */
+    /** Creates the link; {@code http} is null if HTTP is not allowed. */
     AutoLink(Link socket, Link http) {
         this.socket = socket;
         this.http = http;
@@ -19,7 +19,7 @@ final class AutoLink implements Link {
         try {
             return socket.exchange(request, deadline, cancellation);
         } catch (PocketServeException error) {
-            // Only a port that nobody has: one that answers wrongly may be another app's, which would get the token.
+            // Only if nothing listens: otherwise another app may have the port, and would get the token.
             boolean connectionRefused = PocketServeException.SERVER_UNREACHABLE.equals(error.getCode())
                     && error.getCause() instanceof ConnectException;
             if (!connectionRefused) {

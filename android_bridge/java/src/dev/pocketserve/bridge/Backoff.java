@@ -23,14 +23,14 @@ final class Backoff {
 
     /**
      * For a lost server: pauses grow by an eighth up to a quarter of a second, so a call notices the server's return
-     * after a small part of its absence. That makes about thirty attempts in five seconds, which cost little, because
-     * the system rejects each at once.
+     * soon. That makes about thirty attempts in five seconds. They cost little, because the system rejects each at
+     * once.
      */
     static Backoff whileUnreachable(Random random) {
         return new Backoff(1.125, 250, random);
     }
 
-    /** For a server that is running and rejected a request. */
+    /** For a running server that rejected a request. */
     static Backoff whileBusy(Random random) {
         return new Backoff(2, 1000, random);
     }

@@ -101,8 +101,7 @@ abstract class BlockingCalls {
         return blocking(calls.chat(model, messages, options, listener));
     }
 
-    /**
-     * Writes down the speech in a sound.
+    /** Transcribes the speech in a sound.
      *
      * @param model the model's name
      * @param sound the bytes of a WAV file, or of a recording that the server's ffmpeg reads
@@ -113,8 +112,7 @@ abstract class BlockingCalls {
         return transcribe(model, sound, null, null);
     }
 
-    /**
-     * Writes down the speech in a sound and streams its segments.
+    /** Transcribes the speech in a sound and streams the segments.
      *
      * @param model the model's name
      * @param sound the bytes of a WAV file, or of a recording that the server's ffmpeg reads

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** The place of something on a picture, in pixels of the picture that was sent. */
+/** The position of an object, in pixels of the picture that was sent. */
 public final class Box {
     private final double x;
     private final double y;

@@ -3,8 +3,8 @@ package dev.pocketserve.bridge;
 /** A call in progress. */
 public interface Call {
     /**
-     * Cancels the call. Its callback gets {@link PocketServeException#CANCELLED}, unless it was already being called.
-     * The server drops the request if the model has not started. Never blocks.
+     * Cancels the call. Its callback gets {@link PocketServeException#CANCELLED}, unless the callback already runs. The
+     * server drops the request if the model has not started. Never blocks.
      */
     void cancel();
 

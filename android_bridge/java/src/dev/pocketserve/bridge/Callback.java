@@ -1,8 +1,8 @@
 package dev.pocketserve.bridge;
 
 /**
- * Receives the outcome of a call that did not block. Exactly one of the two methods is called, once, on the executor
- * that the client was built with.
+ * Receives the outcome of an asynchronous call. Exactly one of the two methods is called, once, on the executor that
+ * the client was built with.
  *
  * @param <T> the type of the result
  */
@@ -17,7 +17,7 @@ public interface Callback<T> {
     /**
      * The call failed or was cancelled.
      *
-     * @param error why
+     * @param error the reason
      */
     void onError(PocketServeException error);
 }

@@ -47,7 +47,7 @@ final class Calls {
             try {
                 return read(link.exchange(request, Deadline.in(ms), cancellation));
             } catch (OutOfMemoryError error) {
-                // Of one large array: the process as a whole goes on.
+                // One large array could not be allocated; the process can continue.
                 throw Answer.tooMuch(error);
             }
         }
@@ -94,7 +94,7 @@ final class Calls {
         };
     }
 
-    /** A chat, whose answer is read while it arrives. */
+    /** Builds a chat, whose answer is read while it arrives. */
     PreparedCall<ChatAnswer> chat(
             String model, List<ChatMessage> messages, ChatOptions options, ChatListener listener) {
         ChatOptions effective = options == null ? new ChatOptions() : options;
@@ -110,7 +110,7 @@ final class Calls {
         };
     }
 
-    /** A transcript, whose segments are read while they arrive. */
+    /** Builds a transcription, whose segments are read while they arrive. */
     PreparedCall<Transcript> transcribe(
             String model, byte[] sound, TranscribeOptions options, TranscriptListener listener) {
         encoded(model); // rejects invalid names
@@ -146,7 +146,7 @@ final class Calls {
         }
     }
 
-    /** A model's name as a part of a path. */
+    /** Returns a model's name as a path segment. */
     static String encoded(String model) {
         if (model == null || model.isEmpty()) {
             throw new IllegalArgumentException("a model needs a name");
@@ -166,7 +166,7 @@ final class Calls {
                 try {
                     return super.run(cancellation);
                 } catch (PocketServeException error) {
-                    // A server that is not there is neither live nor ready; any other fault is worth its message.
+                    // An unreachable server is neither live nor ready; other faults are reported.
                     if (error.getStatus() >= 500 || PocketServeException.SERVER_UNREACHABLE.equals(error.getCode())) {
                         return false;
                     }
@@ -238,7 +238,7 @@ final class Calls {
                 for (int i = 0; i < states.length(); i++) {
                     JSONObject state = states.optJSONObject(i);
                     if (state == null) {
-                        throw Answer.bad("entry " + i + " of the index is no object", null);
+                        throw Answer.bad("entry " + i + " of the index is not an object", null);
                     }
                     result.add(new ModelState(state));
                 }

@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 /** Passes a caller's cancellation to the thread that waits for the answer. */
 final class Cancellation {
-    /** The cancellation of this thread's work, if that is cancelled as a whole. */
+    /** The cancellation of the work that this thread runs as a whole, if any. */
     private static final ThreadLocal<Cancellation> CURRENT = new ThreadLocal<>();
 
     private boolean cancelled;
@@ -27,7 +27,7 @@ final class Cancellation {
         return cancelled;
     }
 
-    /** Registers the action for a cancellation, or removes it if null. Runs it now if already cancelled. */
+    /** Registers the action for a cancellation, or removes it if null. Runs it immediately if already cancelled. */
     void onCancel(Runnable run) {
         boolean now;
         synchronized (this) {
@@ -45,7 +45,7 @@ final class Cancellation {
         return current == null ? new Cancellation() : current;
     }
 
-    /** Runs work whose calls this cancels. */
+    /** Runs work; cancelling this object cancels the work's calls. */
     <T> T run(BlockingCall<T> work) throws PocketServeException {
         CURRENT.set(this);
         try {
@@ -57,6 +57,6 @@ final class Cancellation {
 
     static PocketServeException cancelled(Throwable cause) {
         return PocketServeException.permanent(
-                PocketServeException.CANCELLED, "the call was cancelled before its answer came", cause);
+                PocketServeException.CANCELLED, "the call was cancelled before its answer arrived", cause);
     }
 }

@@ -33,7 +33,7 @@ public final class ChatAnswer {
     }
 
     /**
-     * Returns how long the chat was.
+     * Returns the length of the chat.
      *
      * @return tokens of all messages
      */
@@ -42,7 +42,7 @@ public final class ChatAnswer {
     }
 
     /**
-     * Returns how long the answer is.
+     * Returns the length of the answer.
      *
      * @return tokens of the answer
      */

@@ -10,7 +10,7 @@ import org.json.JSONObject;
 
 /** Options of a chat's answer. Each method changes this object and returns it; share it once it is complete. */
 public final class ChatOptions {
-    /** Language models are slow. */
+    /** Longer than for other models, because language models are slow. */
     private static final int TIMEOUT_MS = 600_000;
     private static final Set<String> OWN =
             new HashSet<>(Arrays.asList("model", "messages", "stream", "stream_options"));
@@ -94,7 +94,7 @@ public final class ChatOptions {
     }
 
     /**
-     * Limits how long the whole answer may take, its wait on the server included. The model stops then.
+     * Limits how long the whole answer may take, including its wait on the server. The model then stops.
      *
      * @param ms from 1; ten minutes by default
      * @return this

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** A connection ended before the answer arrived. Carries the caller's exception in case there is no retry. */
+/** A connection ended before the answer arrived. Wraps the exception to throw if the call is not retried. */
 final class ConnectionBrokenException extends Exception {
     private static final long serialVersionUID = 1L;
 

@@ -28,7 +28,7 @@ public enum Datatype {
     FP32(4),
     /** IEEE 754 double precision. */
     FP64(8),
-    /** Texts or other byte strings, each with its length in front. */
+    /** Texts or other byte strings, each preceded by its length. */
     BYTES(0);
 
     private final int bytes;

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** The moment at which a caller stops waiting, on a clock that never jumps. */
+/** The time at which a caller stops waiting, on a monotonic clock. */
 final class Deadline {
     private final Clock clock;
     private final long endsNs;
@@ -20,7 +20,7 @@ final class Deadline {
         return new Deadline(clock, ms);
     }
 
-    /** The earlier of this one and one that ends in so many milliseconds. */
+    /** Returns the earlier of this deadline and one after the given milliseconds. */
     Deadline within(long ms) {
         return remainingNs() <= ms * 1_000_000 ? this : in(ms, clock);
     }

@@ -3,12 +3,12 @@ package dev.pocketserve.bridge;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
 
-/** The elements of one tensor as Java's arrays; {@link Tensor} says which datatypes each method takes. Used once. */
+/** Converts the elements of one tensor to arrays, once; {@link Tensor} lists the datatypes of each method. */
 final class Elements {
     private final String name;
     private final Datatype datatype;
     private final int size;
-    /** Little-endian, with a position of its own. */
+    /** Little-endian, with its own position. */
     private final ByteBuffer data;
 
     Elements(Tensor tensor) {
@@ -140,7 +140,7 @@ final class Elements {
         for (int i = 0; i < values.length; i++) {
             long length = data.remaining() < 4 ? -1 : data.getInt() & 0xffffffffL;
             if (length < 0 || length > data.remaining()) {
-                throw new IllegalStateException("tensor " + name + ": element " + i + " is longer than what is there");
+                throw new IllegalStateException("tensor " + name + ": element " + i + " exceeds the tensor's bytes");
             }
             values[i] = new byte[(int) length];
             data.get(values[i]);

@@ -4,7 +4,7 @@ import java.io.ByteArrayOutputStream;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** Reads an answer that is a stream of server-sent events in OpenAI's form, however they are split. */
+/** Reads server-sent events in OpenAI's form from parts of any size. */
 abstract class EventReader implements PartReceiver {
     private static final int MAX_LINE_BYTES = 1 << 20;
     private static final int MAX_TEXT = 1 << 24;
@@ -43,9 +43,9 @@ abstract class EventReader implements PartReceiver {
         try {
             checkAndRead(new JSONObject(data));
         } catch (JSONException error) {
-            throw Answer.bad("an event is no JSON object", error);
+            throw Answer.bad("an event is not a JSON object", error);
         } catch (StackOverflowError error) {
-            throw Answer.bad("an event nests too deeply", null);
+            throw Answer.bad("an event is nested too deeply", null);
         }
     }
 
@@ -58,7 +58,7 @@ abstract class EventReader implements PartReceiver {
         read(event);
     }
 
-    /** Reads one event that is no error. */
+    /** Reads one event other than an error. */
     abstract void read(JSONObject event) throws PocketServeException;
 
     /** Adds a piece to the whole text, which is bounded. */

@@ -5,8 +5,8 @@ import java.util.HashSet;
 import java.util.Set;
 
 /**
- * Sends a call to a second server if the first cannot take it now, provided that the call allows it and may run
- * twice. One deadline covers both; the first server gets half of the time, so that some is left.
+ * Sends a call to a second server if the first is unavailable and the call may run twice. One deadline covers both; the
+ * first server gets half of the time.
  */
 final class FallbackLink implements Link {
     private static final Set<String> AWAY = new HashSet<>(Arrays.asList(
@@ -23,7 +23,7 @@ final class FallbackLink implements Link {
      * Creates the link over those of both servers.
      *
      * @param first the link to the first server
-     * @param firstRetrying the same with retries while the server is lost, for calls that only the first one may
+     * @param firstRetrying the same with retries while the server is unreachable, for calls that only the first one may
      *     answer
      * @param second the link to the other server
      */
@@ -71,7 +71,7 @@ final class FallbackLink implements Link {
             if (PocketServeException.CANCELLED.equals(code) || PocketServeException.CLOSED.equals(code)) {
                 throw error;
             }
-            fault.addSuppressed(error); // the first server's error counts; this one shows why the second failed
+            fault.addSuppressed(error); // the first server's error is thrown; this one explains the second failure
             throw fault;
         }
     }

@@ -8,7 +8,7 @@ import dev.pocketserve.bridge.wire.WireException;
 import java.io.IOException;
 import java.util.Map;
 
-/** Turns faults of the platform and the protocol into one sentence with the solution. */
+/** Describes faults of the platform and the protocol in one sentence with the solution. */
 final class Faults {
     private Faults() {
     }
@@ -21,7 +21,7 @@ final class Faults {
             return PocketServeException.permanent(PocketServeException.LOOPBACK_FORBIDDEN,
                     "Android forbids this app to connect to " + address + "; the manifest needs the permissions "
                     + "android.permission.INTERNET and, from Android 17, android.permission.USE_LOOPBACK_INTERFACE, "
-                    + "the app that runs the server needs the latter too, and both must live in the same profile",
+                    + "the app that runs the server needs the latter, too, and both must be in the same profile",
                     error);
         }
         if (text.contains("Cleartext")) {
@@ -34,7 +34,7 @@ final class Faults {
                 + "`pocketserve serve` and keep Termux from being stopped", error);
     }
 
-    /** The peer accepted the connection and sent too little. */
+    /** The peer accepted the connection but did not answer completely. */
     static PocketServeException silent(String host, int port, Throwable cause) {
         return PocketServeException.temporary(PocketServeException.SERVER_UNREACHABLE,
                 "something accepts connections at " + host + ":" + port + " but does not answer; Android may have "
@@ -42,17 +42,17 @@ final class Faults {
                 cause);
     }
 
-    /** The peer ended the connection within the handshake. */
+    /** The peer closed the connection during the handshake. */
     static PocketServeException hungUp(String host, int port, IOException cause) {
         if (cause != null && isForbidden(causes(cause))) {
             return connecting(host, port, cause);
         }
         return PocketServeException.temporary(PocketServeException.SERVER_UNREACHABLE,
-                "what listens at " + host + ":" + port + " ended the connection before it had said who it is; is it "
-                + "the server, and is that its socket port?", cause);
+                "the program at " + host + ":" + port + " closed the connection during the handshake; is it the "
+                + "server, and is that its socket port?", cause);
     }
 
-    /** The peer broke the protocol within the handshake. */
+    /** The peer violated the protocol during the handshake. */
     static PocketServeException handshake(String host, int port, WireException error) {
         if (error instanceof HandshakeException) {
             switch (((HandshakeException) error).getRefusal()) {
@@ -70,7 +70,7 @@ final class Faults {
             }
         }
         return PocketServeException.permanent(PocketServeException.NOT_OUR_SERVER,
-                "what listens at " + host + ":" + port + " does not speak Pocketserve's socket protocol ("
+                "the program at " + host + ":" + port + " does not speak Pocketserve's socket protocol ("
                 + error.getMessage() + "); is that the server's socket port?", error);
     }
 
@@ -87,27 +87,27 @@ final class Faults {
                 text = Answer.shorten((String) content.get("error"));
             }
         } catch (IllegalArgumentException unreadable) {
-            // The number says enough.
+            // The number is enough.
             text = "";
         }
         if (fault == ConnectionFault.UNAUTHORIZED) {
             return PocketServeException.permanent(PocketServeException.TOKEN_UNKNOWN,
-                    "the server does not know this token; take the one that `pocketserve token` prints", null);
+                    "the server does not know this token; use the one that `pocketserve token` prints", null);
         }
         if (fault == ConnectionFault.UNSUPPORTED_VERSION) {
             return PocketServeException.permanent(PocketServeException.UNSUPPORTED_VERSION,
-                    "the server does not speak this library's version of the socket protocol; update the older of the "
-                    + "two (" + text + ")", null);
+                    "server and library speak different versions of the socket protocol; update the older one "
+                    + "(" + text + ")", null);
         }
         String detail = fault.name() + (text.isEmpty() ? "" : ", " + text);
         switch (fault) {
             case TIMEOUT:
             case INTERNAL:
             case SLOW_READER:
-                // TIMEOUT and INTERNAL have another meaning where calls fail with them.
+                // As codes of calls, TIMEOUT and INTERNAL mean something else.
                 return connectionLost(detail, null);
             case TOO_MANY_CONNECTIONS:
-                return PocketServeException.temporary(fault.name(), "the server has no room: " + text, null);
+                return PocketServeException.temporary(fault.name(), "the server is at its limit: " + text, null);
             default:
                 return PocketServeException.permanent(fault.name(), "the server ended the connection: " + detail, null);
         }
@@ -115,7 +115,7 @@ final class Faults {
 
     static PocketServeException connectionLost(String reason, Throwable cause) {
         return PocketServeException.temporary(PocketServeException.CONNECTION_LOST,
-                "the connection to the server broke before the answer came (" + reason + ")", cause);
+                "the connection to the server broke before the answer arrived (" + reason + ")", cause);
     }
 
     static PocketServeException closed() {

@@ -9,11 +9,11 @@ import java.util.concurrent.Executor;
 /**
  * Sends camera frames to a model, always the newest one.
  *
- * <p>{@link #offer} never blocks. While as many frames as allowed are in progress, only the newest one waits and
- * replaces an earlier one. On the server, too, it replaces a waiting frame, through the {@code stream} parameter.
+ * <p>{@link #offer} never blocks. While the maximum number of frames is in progress, only the newest other frame waits,
+ * and replaces an earlier one. The server also replaces waiting frames, because of the {@code stream} parameter.
  *
- * <p>The stream has its own threads, which end with {@link #close} or with the client. It keeps at most one frame
- * more than may be in progress.
+ * <p>The stream has its own threads, which end with {@link #close} or with the client. It keeps at most one waiting
+ * frame.
  */
 public final class FrameStream implements Closeable {
     private static final int MAX_IN_FLIGHT = 16;
@@ -28,7 +28,7 @@ public final class FrameStream implements Closeable {
     private Frame waiting;
     private long lastNumber;
     private boolean closed;
-    /** The client was closed, which the camera's thread may not have noticed. */
+    /** Whether the client was closed; the camera's thread may still offer frames then. */
     private boolean clientClosed;
 
     /** A frame in progress. */

@@ -7,15 +7,17 @@ import java.nio.ByteBuffer;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
-/** The writing half of a connection: one frame at a time, each in as few writes as its size allows. */
+/** Writes the frames of a connection one at a time, each in as few writes as possible. */
 final class FrameWriter {
-    /** A body up to this size is copied behind its head and sent with it: one system call costs more than the copy. */
+    /**
+     * A body up to this size is copied after its head and sent with it, because a system call costs more than the copy.
+     */
     private static final int JOINED_BYTES = 32_768;
     private static final int CHUNK_BYTES = 65_536;
 
     private final OutputStream out;
     private final ReentrantLock lock = new ReentrantLock();
-    /** For pieces without an array, such as direct buffers. Created once; used under the lock. */
+    /** A buffer for pieces without an array, such as direct buffers. Created once; used under the lock. */
     private byte[] chunk;
 
     FrameWriter(OutputStream out) {
@@ -58,7 +60,7 @@ final class FrameWriter {
         }
     }
 
-    /** Bytes of the pieces at the body's start that are small enough to go with the head. */
+    /** Returns the number of bytes at the body's start that are sent with the head. */
     private static int joinable(ByteBuffer[] body) {
         int total = 0;
         for (ByteBuffer piece : body) {
@@ -70,7 +72,7 @@ final class FrameWriter {
         return total;
     }
 
-    /** Writes a piece; by way of the chunk, or one of its own, where it shows no array. */
+    /** Writes a piece; one without an accessible array is copied into a buffer first. */
     static void write(OutputStream out, ByteBuffer piece, byte[] scratch) throws IOException {
         if (piece.hasArray()) {
             out.write(piece.array(), piece.arrayOffset() + piece.position(), piece.remaining());
@@ -84,7 +86,7 @@ final class FrameWriter {
         }
     }
 
-    /** Writes a small frame; false if another thread keeps writing until the deadline. */
+    /** Writes a small frame. Returns false if another thread is still writing at the deadline. */
     boolean small(byte[] frame, long waitMs) throws IOException, InterruptedException {
         if (!lock.tryLock(waitMs, TimeUnit.MILLISECONDS)) {
             return false;

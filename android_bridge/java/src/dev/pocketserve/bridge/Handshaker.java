@@ -13,7 +13,7 @@ import java.net.Socket;
 import java.net.SocketTimeoutException;
 import java.security.SecureRandom;
 
-/** Opens a socket and makes sure that the right server is at its other end, before any request is sent. */
+/** Opens a socket and authenticates the server before any request is sent. */
 final class Handshaker {
     /** The server's own limit for the four frames. */
     private static final int HANDSHAKE_MS = 5_000;
@@ -37,7 +37,7 @@ final class Handshaker {
         return settings.maxAnswerBytes;
     }
 
-    /** Connects and proves; on any fault the socket is closed. */
+    /** Connects and authenticates; closes the socket on any fault. */
     void run(Deadline deadline) throws PocketServeException {
         boolean proven = false;
         try {
@@ -84,7 +84,7 @@ final class Handshaker {
         }
     }
 
-    /** The next frame, which is no ERROR. */
+    /** Reads the next frame; throws if it is an ERROR. */
     private Frame next(Deadline deadline) throws IOException, WireException {
         while (true) {
             start += decoder.feed(buffer, start, end - start);
@@ -111,7 +111,7 @@ final class Handshaker {
         try {
             socket.close();
         } catch (IOException ignored) {
-            // There is nothing left to do for a socket that cannot even be closed.
+            // A socket that cannot be closed needs no further handling.
         }
     }
 }

@@ -15,13 +15,13 @@ import java.util.Collections;
 import java.util.HashSet;
 import java.util.Set;
 
-/** HTTP by the platform's own client, which keeps connections alive by itself. */
+/** Sends requests with the platform's HTTP client, which keeps connections alive. */
 final class HttpLink implements Link {
     private static final String JSON_LENGTH = "Inference-Header-Content-Length";
     private static final int CHUNK_BYTES = 65_536;
-    /** A longer body is given memory in steps, each twice the one before: anybody can announce much. */
+    /** The buffer of a longer body doubles in steps, because the announced length is untrusted. */
     private static final int FIRST_BODY_BYTES = 1 << 20;
-    /** Android closes the socket under a body that is being read. The JDK waits for the reader. */
+    /** Android can close a socket while its body is being read; the JDK waits for the reader. */
     private static final boolean CLOSES_AT_ONCE = "Dalvik".equals(System.getProperty("java.vm.name"));
 
     private final Settings settings;
@@ -46,7 +46,7 @@ final class HttpLink implements Link {
                 if (closed) {
                     throw Faults.closed();
                 }
-                // A kept connection that the server has closed in the meantime is the usual reason.
+                // Usually the server has closed a connection that was kept alive.
                 if (!request.isIdempotent() || attempt >= settings.retries || deadline.isOver()) {
                     throw failure.fault();
                 }
@@ -78,7 +78,7 @@ final class HttpLink implements Link {
             }
             throw cancellation.isCancelled() ? Cancellation.cancelled(error) : error;
         } catch (IOException | RuntimeException error) {
-            // The platform's own client has thrown about everything at answers that are no HTTP.
+            // The platform's client throws many kinds of exceptions if the answer is not HTTP.
             limit.abandon();
             if (cancellation.isCancelled()) {
                 throw Cancellation.cancelled(error);
@@ -95,9 +95,9 @@ final class HttpLink implements Link {
             limit.abandon();
             throw Answer.tooMuch(error);
         } catch (StackOverflowError error) {
-            // The JDK's own client calls itself for each "100 Continue".
+            // The JDK's client recurses for each "100 Continue".
             limit.abandon();
-            throw Answer.bad("there is no end to what comes before it", null);
+            throw Answer.bad("too many interim answers came before it", null);
         } finally {
             limit.end();
             cancellation.onCancel(null);
@@ -117,9 +117,9 @@ final class HttpLink implements Link {
             connection.setUseCaches(false);
             connection.setConnectTimeout(deadline.within(settings.connectTimeoutMs).socketTimeoutMs());
             connection.setReadTimeout(deadline.socketTimeoutMs());
-            // Otherwise Android requests gzip, which costs more on loopback than it saves.
+            // Without this header, Android requests gzip, which on loopback costs more than it saves.
             connection.setRequestProperty("Accept-Encoding", "identity");
-            // The platform's default contains the phone's model.
+            // The platform's default reveals the phone's model.
             connection.setRequestProperty("User-Agent", Settings.NAME);
             if (settings.token != null && request.needsToken()) {
                 connection.setRequestProperty("Authorization", "Bearer " + settings.token);
@@ -167,7 +167,7 @@ final class HttpLink implements Link {
             throw writing != null ? writing : error;
         }
         if (status < 0) {
-            throw new IOException("the answer is no HTTP");
+            throw new IOException("the answer is not HTTP");
         }
         int announced = connection.getContentLength();
         if (!CLOSES_AT_ONCE && (announced >= 0 || connection.getHeaderField("Transfer-Encoding") != null)) {
@@ -204,7 +204,7 @@ final class HttpLink implements Link {
         }
     }
 
-    /** Reads a body and closes it. One that ends early is left to {@link TimeLimit.Limit#abandon()}. */
+    /** Reads a body and closes it; {@link TimeLimit.Limit#abandon()} handles one that ends early. */
     private byte[] read(InputStream in, int announced, Deadline deadline, TimeLimit.Limit limit) throws IOException {
         if (announced > settings.maxAnswerBytes) {
             throw tooLarge();
@@ -216,7 +216,7 @@ final class HttpLink implements Link {
         return body;
     }
 
-    /** Hands over a body as it comes. */
+    /** Passes on a body while it arrives. */
     private static void stream(InputStream in, PartReceiver receiver, Deadline deadline, TimeLimit.Limit limit)
             throws IOException {
         byte[] chunk = new byte[CHUNK_BYTES];
@@ -257,7 +257,7 @@ final class HttpLink implements Link {
         }
         // Reading the end as well lets the platform keep the connection.
         if (in.read() >= 0) {
-            throw new IOException("the answer is longer than it said");
+            throw new IOException("the answer is longer than its Content-Length");
         }
         return body;
     }
@@ -283,7 +283,7 @@ final class HttpLink implements Link {
             try {
                 jsonLength = Integer.parseInt(length.trim());
             } catch (NumberFormatException error) {
-                throw Answer.bad(JSON_LENGTH + " is no number", error);
+                throw Answer.bad(JSON_LENGTH + " is not a number", error);
             }
             if (jsonLength < 0 || jsonLength > body.length) {
                 throw Answer.bad(JSON_LENGTH + " does not fit the body", null);

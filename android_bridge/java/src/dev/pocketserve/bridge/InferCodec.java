@@ -6,9 +6,9 @@ import java.util.Map;
 import org.json.JSONArray;
 import org.json.JSONObject;
 
-/** Tensors to the body of an inference request, and the body of its answer to tensors. */
+/** Encodes tensors as an inference request, and decodes its answer. */
 final class InferCodec {
-    /** Raw tensors start at a multiple of this, so that the server can use them where they lie. */
+    /** The alignment of raw tensors, so that the server can use them without a copy. */
     private static final int ALIGNMENT = 8;
 
     private InferCodec() {
@@ -88,7 +88,7 @@ final class InferCodec {
         for (int i = 0; i < outputs.length(); i++) {
             JSONObject output = outputs.optJSONObject(i);
             if (output == null) {
-                throw Answer.bad("outputs[" + i + "] is no object", null);
+                throw Answer.bad("outputs[" + i + "] is not an object", null);
             }
             Tensor tensor = output(output, tail);
             tensors.put(tensor.getName(), tensor);
@@ -104,7 +104,7 @@ final class InferCodec {
         JSONObject parameters = output.optJSONObject("parameters");
         long size = parameters == null ? -1 : parameters.optLong("binary_data_size", -1);
         if (size < 0 || size > tail.remaining()) {
-            throw Answer.bad("output " + name + " has no binary_data_size that fits", null);
+            throw Answer.bad("output " + name + " has no valid binary_data_size", null);
         }
         ByteBuffer data = tail.slice();
         data.limit((int) size);
@@ -116,7 +116,7 @@ final class InferCodec {
         }
     }
 
-    /** Not by valueOf, which reflection makes, so that shrinkers may do as they like. */
+    /** Finds a datatype without valueOf, which uses reflection and would break under shrinkers. */
     private static Datatype datatype(JSONObject output) {
         String datatypeName = output.optString("datatype");
         for (Datatype each : Datatype.values()) {

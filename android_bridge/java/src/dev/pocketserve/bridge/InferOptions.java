@@ -31,8 +31,7 @@ public final class InferOptions {
         timeoutMs = from.timeoutMs;
     }
 
-    /**
-     * The version of the model.
+    /** Sets the version of the model.
      *
      * @param name such as {@code tflite-int8}
      * @return this
@@ -42,8 +41,7 @@ public final class InferOptions {
         return this;
     }
 
-    /**
-     * The outputs to answer; without this, all of them.
+    /** Selects the outputs to return; the default is all.
      *
      * @param names of outputs
      * @return this
@@ -86,8 +84,8 @@ public final class InferOptions {
     }
 
     /**
-     * Frames of the same stream replace each other: one that still waits when a newer one arrives does not run, and
-     * gets the error SUPERSEDED.
+     * Frames of the same stream replace each other: a newer one replaces one that still waits, which gets the error
+     * SUPERSEDED.
      *
      * @param name unique to this source of frames
      * @return this
@@ -99,7 +97,7 @@ public final class InferOptions {
     /**
      * Marks one step of a stateful model. This library never retries steps.
      *
-     * @param sequenceId which memory; not 0
+     * @param sequenceId the sequence; not 0
      * @param start whether this is the first step
      * @param end whether this is the last step
      * @return this
@@ -113,7 +111,7 @@ public final class InferOptions {
     /**
      * Marks one step of a stateful model. This library never retries steps.
      *
-     * @param sequenceId which memory; not empty
+     * @param sequenceId the sequence; not empty
      * @param start whether this is the first step
      * @param end whether this is the last step
      * @return this
@@ -124,8 +122,7 @@ public final class InferOptions {
         return parameter("sequence_end", end);
     }
 
-    /**
-     * Any other parameter of the request.
+    /** Sets any other parameter of the request.
      *
      * @param name its name
      * @param value a String, Boolean, Integer, Long or finite Double
@@ -141,8 +138,7 @@ public final class InferOptions {
         return this;
     }
 
-    /**
-     * Limits how long this call may take in all, instead of the client's own limit.
+    /** Sets the timeout of this call, instead of the client's.
      *
      * @param ms from 1
      * @return this

@@ -4,7 +4,7 @@ import java.util.Collections;
 import java.util.Map;
 import org.json.JSONObject;
 
-/** The tensors that a model answered. */
+/** The output tensors of a model. */
 public final class InferResult {
     private final JSONObject json;
     private final Map<String, Tensor> tensors;
@@ -48,7 +48,7 @@ public final class InferResult {
      *
      * @param name of the output
      * @return never null
-     * @throws IllegalArgumentException when the answer has no such output; the message lists those it has
+     * @throws IllegalArgumentException if the answer has no such output; the message lists the existing ones
      */
     public Tensor get(String name) {
         Tensor tensor = tensors.get(name);
@@ -58,8 +58,7 @@ public final class InferResult {
         return tensor;
     }
 
-    /**
-     * All outputs by name, in the order they came.
+    /** Returns all outputs by name, in the server's order.
      *
      * @return read-only
      */
@@ -67,10 +66,9 @@ public final class InferResult {
         return tensors;
     }
 
-    /**
-     * The answer's JSON part as it came, for members that have no method here.
+    /** Returns the unchanged JSON part of the answer, for members without a method here.
      *
-     * @return never null; not to be changed
+     * @return never null; do not change it
      */
     public JSONObject getJson() {
         return json;

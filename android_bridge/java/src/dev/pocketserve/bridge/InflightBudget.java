@@ -16,7 +16,7 @@ final class InflightBudget {
     private long bytes;
     private int waiters;
     private boolean closed;
-    /** Calls that wait for an answer. Cancelled ones do not, but their requests still count. */
+    /** The number of calls that wait for an answer. Cancelled calls don't wait, but their requests still count. */
     private int callers;
     /** The time at which a request was last cancelled or answered. */
     private long lastProgressNs;
@@ -105,13 +105,13 @@ final class InflightBudget {
         lock.notifyAll();
     }
 
-    /** Counts a caller that begins to wait; true if it is the only one. */
+    /** Counts a caller that begins to wait. Returns true if it is the only one. */
     boolean addCaller() {
         callers++;
         return callers == 1;
     }
 
-    /** Counts a caller that has its answer or was cancelled. */
+    /** Counts a caller that stops waiting. */
     void removeCaller() {
         callers--;
         lastProgressNs = Clock.SYSTEM.nanos();

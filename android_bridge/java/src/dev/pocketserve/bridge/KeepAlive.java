@@ -6,17 +6,16 @@ import java.io.IOException;
 import java.util.ArrayDeque;
 import java.util.Deque;
 
-/**
- * Detects a silent peer, and writes PONG and CANCEL, for which the reading thread must not wait.
+/** Detects a silent peer, and writes PONG and CANCEL, so that the reading thread never waits.
  *
  * <p>While requests are in progress and nothing arrives for one interval, it sends a PING. If nothing arrives for
  * another interval, the peer counts as dead, for example frozen by Android. Without requests it waits without a
  * timeout, so an idle client uses no CPU.
  */
 final class KeepAlive implements Runnable {
-    /** The limit of small frames that wait to be written; further ones are dropped. */
+    /** The maximum number of small frames that wait to be written; further ones are dropped. */
     private static final int MAX_QUEUED = 256;
-    /** Waking up this much too late is more than a busy processor. */
+    /** A delay that a busy processor doesn't explain: this process was frozen. */
     private static final long FROZEN_MS = 1000;
 
     private final Connection connection;
@@ -118,7 +117,7 @@ final class KeepAlive implements Runnable {
         while (!stopped && queue.isEmpty()) {
             long leftMs = (ends - clock.nanos() + 999_999) / 1_000_000;
             if (leftMs <= 0) {
-                // Far too late: this process itself was frozen and hasn't yet read the server's frames.
+                // This process itself was frozen and hasn't yet read the server's frames.
                 if (-leftMs >= Math.max(intervalMs, FROZEN_MS)) {
                     dataReceived = true;
                 }
@@ -129,7 +128,7 @@ final class KeepAlive implements Runnable {
         return stopped ? null : queue.poll();
     }
 
-    /** Waits for a request, unless one began since the last time: then another interval is watched first. */
+    /** Waits for a request. Returns at once if one began since the last call. */
     private void sleepWhileIdle() throws InterruptedException {
         if (connection.isBusy()) {
             return;

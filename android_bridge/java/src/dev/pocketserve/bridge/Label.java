@@ -5,7 +5,7 @@ import java.util.List;
 import org.json.JSONArray;
 import org.json.JSONObject;
 
-/** An entry of an answer: a class, a thing that was found, or a value. */
+/** An entry of an answer: a class, an object or a value. */
 public final class Label {
     private static final int LONGEST_LINE = 200;
 
@@ -28,7 +28,7 @@ public final class Label {
     /**
      * The label, or the name of a value.
      *
-     * @return empty when the model has none
+     * @return empty if the model has none
      */
     public String getLabel() {
         return text;
@@ -87,7 +87,7 @@ public final class Label {
     }
 
     /**
-     * Returns how sure the model is.
+     * Returns the score.
      *
      * @return NaN when the entry has none
      */
@@ -105,18 +105,17 @@ public final class Label {
     }
 
     /**
-     * Returns its place on the picture.
+     * Returns the position on the picture.
      *
-     * @return null unless the model finds places
+     * @return null if the entry has none
      */
     public Box getBox() {
         return box;
     }
 
-    /**
-     * The whole entry as it came, for members that have no method here.
+    /** Returns the unchanged entry, for members without a method here.
      *
-     * @return never null; not to be changed
+     * @return never null; do not change it
      */
     public JSONObject getJson() {
         return json;
@@ -128,7 +127,7 @@ public final class Label {
             return text + " (" + Math.round(1000 * score) / 10.0 + " %)";
         }
         if (!Double.isNaN(score)) {
-            // Some models do not end in probabilities.
+            // Not all models return probabilities.
             return text + " (" + score + ")";
         }
         if (json.has("value")) {

@@ -1,8 +1,8 @@
 package dev.pocketserve.bridge;
 
 /**
- * Detects Android's main thread by reflection, so that the library also runs without Android, where no thread is the
- * main thread.
+ * Detects Android's main thread by reflection, so that the library also runs without Android, where all threads may
+ * block.
  */
 final class MainThread {
     private final Thread main;

@@ -75,7 +75,7 @@ public final class ModelSequence implements AutoCloseable {
         return answer;
     }
 
-    /** Ends the sequence. The server expires one that is not ended. */
+    /** Ends the sequence. The server expires sequences that are not ended. */
     @Override
     public void close() {
         if (!open) {

@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import org.json.JSONObject;
 
-/** A version in the server's folder of models. */
+/** A version in the server's models folder. */
 public final class ModelState {
     private final JSONObject json;
 
@@ -22,7 +22,7 @@ public final class ModelState {
     /**
      * The version.
      *
-     * @return empty when the model has none
+     * @return empty if the model has none
      */
     public String getVersion() {
         return json.optString("version", "");

@@ -3,8 +3,8 @@ package dev.pocketserve.bridge;
 import java.nio.ByteBuffer;
 
 /**
- * Camera frames of three planes, as Android's {@code YUV_420_888} gives them, packed as NV21: all of Y, then V and U in
- * turns, without gaps. {@link PredictOptions#frame} describes the result to the server as {@code nv21}.
+ * Packs camera frames of three planes, such as Android's {@code YUV_420_888}, as NV21: all of Y, then V and U
+ * interleaved, without gaps. {@link PredictOptions#frame} describes the result to the server as {@code nv21}.
  *
  * <pre>{@code
  * Image.Plane[] planes = image.getPlanes();
@@ -18,11 +18,11 @@ public final class Nv21 {
     }
 
     /**
-     * Returns how many bytes a packed frame has.
+     * Returns the size of a packed frame in bytes.
      *
      * @param width pixels, from 1
      * @param height pixels, from 1
-     * @return one and a half for each pixel; of odd sides, the colours have the larger half
+     * @return 1.5 for each pixel; half of an odd side is rounded up
      */
     public static int size(int width, int height) {
         long pixels = (long) width * height;
@@ -36,8 +36,7 @@ public final class Nv21 {
         return side / 2 + side % 2;
     }
 
-    /**
-     * Packs a frame into an array of its own.
+    /** Packs a frame into a new array.
      *
      * @param y brightness, from the buffer's position; the buffer is not changed
      * @param yRowStride bytes from one row of Y to the next
@@ -95,7 +94,7 @@ public final class Nv21 {
         ByteBuffer vPlane = v.duplicate();
         int at = width * height;
         for (int number = 0; number < rows; number++) {
-            // A row at once: from a camera's buffer, value by value takes many times as long.
+            // Copies whole rows, because single values of a camera's buffer are many times slower.
             uPlane.position(u.position() + number * uvRowStride);
             uPlane.get(uRow, 0, used);
             vPlane.position(v.position() + number * uvRowStride);
@@ -111,7 +110,7 @@ public final class Nv21 {
         long required = (long) (rows - 1) * rowStride + used;
         if (rowStride < used || plane.remaining() < required) {
             throw new IllegalArgumentException("plane " + name + " has " + plane.remaining() + " bytes; " + rows
-                    + " rows of " + used + " bytes, each " + rowStride + " behind the one before, have " + required);
+                    + " rows of " + used + " bytes with a stride of " + rowStride + " need " + required);
         }
     }
 

@@ -4,7 +4,7 @@ import org.json.JSONException;
 import org.json.JSONObject;
 
 /**
- * Gets the server's token for the code of ten digits that {@code pocketserve pair} shows.
+ * Exchanges the ten digits that {@code pocketserve pair} shows for the server's token.
  *
  * <p>Neither the code nor the token is sent in clear text. Another app that listens on the server's port learns
  * nothing, and the call fails with {@link PocketServeException#NOT_OUR_SERVER}. Don't repeat the call automatically
@@ -18,11 +18,11 @@ public final class Pairing {
      * Exchanges the code for the token, over HTTP. Blocks; not for Android's main thread.
      *
      * @param server the server's address and HTTP port; its token is not used
-     * @param code ten digits as the person typed them; spaces and hyphens do not matter
-     * @return the token, to be kept where other apps cannot read it
-     * @throws PocketServeException {@code PAIRING_CLOSED} when no pairing is open, {@code PAIRING_REFUSED} for a wrong
+     * @param code ten digits as the user typed them; spaces and hyphens are ignored
+     * @return the token; store it where other apps cannot read it
+     * @throws PocketServeException {@code PAIRING_CLOSED} if no pairing is open, {@code PAIRING_REFUSED} for a wrong
      *     code, {@link PocketServeException#NOT_OUR_SERVER}, or no answer
-     * @throws IllegalArgumentException when the code has neither ten digits nor six
+     * @throws IllegalArgumentException if the code has neither ten digits nor six
      */
     public static String pair(PocketServe.Builder server, String code) throws PocketServeException {
         MainThread.find().refuse();
@@ -78,7 +78,7 @@ public final class Pairing {
         String digits = answer.optString(name);
         int length = digits.length() / 2;
         if (digits.length() % 2 != 0 || length < minimum || length > maximum || !digits.matches("[0-9a-fA-F]*")) {
-            throw notOurServer("its answer has no proper " + name);
+            throw notOurServer("its answer has no valid " + name);
         }
         byte[] bytes = new byte[length];
         for (int i = 0; i < length; i++) {
@@ -90,7 +90,7 @@ public final class Pairing {
     private static PocketServeException notOurServer(String reason) {
         String detail = reason == null ? "" : " (" + reason + ")";
         return PocketServeException.permanent(PocketServeException.NOT_OUR_SERVER,
-                "what answers does not know the code, so it is not our server" + detail
-                + "; find out what has its port before you try again", null);
+                "the program that answered does not know the code, so it is not our server" + detail
+                + "; find out which app has its port before you try again", null);
     }
 }

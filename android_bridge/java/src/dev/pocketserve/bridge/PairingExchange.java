@@ -50,7 +50,7 @@ final class PairingExchange {
         this(code, new BigInteger(SECRET_BITS, new SecureRandom()).setBit(SECRET_BITS - 1));
     }
 
-    /** With a given secret, for tests. */
+    /** Begins with a given secret, for tests. */
     PairingExchange(String code, BigInteger secret) {
         this.code = clean(code).getBytes(ASCII);
         this.secret = secret;
@@ -74,7 +74,7 @@ final class PairingExchange {
         return digits.toString();
     }
 
-    /** Our public number. */
+    /** Returns our public number. */
     byte[] begin() {
         return pad(clientPublic);
     }
@@ -152,7 +152,7 @@ final class PairingExchange {
         return new BigInteger(1, sha256(parts));
     }
 
-    /** A number as unsigned big-endian bytes, as long as the modulus. */
+    /** Encodes a number as unsigned big-endian bytes with the modulus's length. */
     private static byte[] pad(BigInteger number) {
         byte[] bytes = number.toByteArray();
         byte[] padded = new byte[PUBLIC_BYTES];

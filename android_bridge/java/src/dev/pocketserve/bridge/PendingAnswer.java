@@ -6,7 +6,7 @@ import java.util.ArrayDeque;
 /** A request that waits for its answer. */
 final class PendingAnswer {
     private final int maxBytes;
-    /** Parts that no reader has taken yet. */
+    /** Parts that were not read yet. */
     private final ArrayDeque<byte[]> parts = new ArrayDeque<>();
     private int keptBytes;
     private Answer answer;
@@ -17,7 +17,7 @@ final class PendingAnswer {
     /**
      * Starts without an outcome.
      *
-     * @param maxBytes of parts that may wait to be taken
+     * @param maxBytes the limit of parts that were not read yet
      */
     PendingAnswer(int maxBytes) {
         this.maxBytes = maxBytes;
@@ -55,9 +55,10 @@ final class PendingAnswer {
     }
 
     /**
-     * Waits for the outcome, and hands over the parts that come before it.
+     * Waits for the outcome, and passes on earlier parts.
      *
-     * @param receiver takes the body of a successful answer, which then has none left; null keeps it together
+     * @param receiver receives the body of a successful answer, whose own body is then empty; null keeps the body in
+     *     the answer
      * @throws PocketServeException TIMEOUT or CANCELLED: the request is still in progress
      * @throws ConnectionBrokenException the connection ended
      */
@@ -79,7 +80,7 @@ final class PendingAnswer {
         }
     }
 
-    /** Waits for the outcome, or also for a part: null then. */
+    /** Waits for the outcome, or returns null when a part arrives. */
     private synchronized Answer awaitOutcome(Deadline deadline, boolean takesParts)
             throws PocketServeException, ConnectionBrokenException {
         while (true) {
@@ -118,7 +119,7 @@ final class PendingAnswer {
         return part;
     }
 
-    /** Prepends parts that no receiver took to a successful answer's body. */
+    /** Prepends parts that were not read to a successful answer's body. */
     private synchronized Answer whole(Answer outcome) {
         if (parts.isEmpty() || outcome.status != 200) {
             return outcome;

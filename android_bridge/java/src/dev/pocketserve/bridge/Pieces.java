@@ -3,7 +3,7 @@ package dev.pocketserve.bridge;
 import java.util.concurrent.Executor;
 import java.util.concurrent.atomic.AtomicBoolean;
 
-/** Pieces of an answer on their way to the listener, in order, until the call is cancelled. */
+/** Passes pieces of an answer to the listener in order, until the call is cancelled. */
 final class Pieces {
     final Executor inOrder;
     private final AtomicBoolean cancelled = new AtomicBoolean();

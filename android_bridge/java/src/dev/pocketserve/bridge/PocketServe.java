@@ -14,9 +14,9 @@ import java.util.concurrent.Executor;
  * }
  * }</pre>
  *
- * <p>The client is thread-safe; keep one for the whole application. It connects on the first call and reconnects on
- * the next call after the connection broke. It retries calls that change nothing on the server if the connection
- * breaks meanwhile.
+ * <p>The client is thread-safe; keep one for the whole application. It connects on the first call and reconnects on the
+ * next call after the connection broke. If the connection breaks during a call that changes nothing on the server, it
+ * retries the call.
  *
  * <p>These methods block until the answer arrives, and throw on Android's main thread; {@link #async} has the same
  * calls with callbacks. All of them throw {@link PocketServeException} and, for invalid arguments,
@@ -90,8 +90,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
      * Opens a stream that sends the newest camera frames to a model.
      *
      * @param model the model's name
-     * @param inFlight how many frames may be in progress at a time, at least 1; with more than 1, frames travel while
-     *     the model works
+     * @param inFlight how many frames may be in progress at a time, at least 1; with more than 1, frames are sent while
+     *     the model runs
      * @param listener receives the outcome of every frame, on the client's callback executor
      * @return the stream, which takes the frames
      * @throws IllegalStateException if this client was closed
@@ -136,8 +136,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         /**
          * Sets the address of the server.
          *
-         * @param address an address, not a name: {@code localhost} may mean ::1, where no server listens. 127.0.0.1
-         *     by default
+         * @param address an address, not a name, because {@code localhost} may mean ::1, where no server listens.
+         *     127.0.0.1 by default
          * @return this
          */
         public Builder host(String address) {
@@ -232,8 +232,8 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         /**
          * Sets a second server with the same models, such as a desktop's. Inference and calls for a model's metadata
          * use it if the first server is unreachable, silent for half of the timeout, or busy (QUEUE_FULL, LOW_POWER).
-         * Other calls and steps of a sequence never do. The timeout covers both servers, and the client does not wait
-         * for a lost one to return.
+         * Other calls and steps of a sequence never do. The timeout covers both servers. The client does not wait for
+         * an unreachable server to return.
          *
          * @param other describes that server: its address, transport and own token, which is never the first one's
          * @return this
@@ -244,8 +244,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
             return this;
         }
 
-        /**
-         * Limits how long connecting may take.
+        /** Sets the timeout of connecting.
          *
          * @param ms 2000 by default
          * @return this
@@ -279,7 +278,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Sets how often a call that changes nothing is retried if the connection breaks.
+         * Sets the number of retries after a broken connection, for calls that change nothing.
          *
          * @param count 2 by default; 0 for never
          * @return this
@@ -293,10 +292,10 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Sets how long a call that changes nothing waits for a lost server to return: Android may have ended it, and
-         * it may be restarting. Health checks do not wait.
+         * Sets the time to wait for a server that Android has ended and that may be restarting, for calls that change
+         * nothing. Health checks do not wait.
          *
-         * @param ms 5000 by default; 0 for not at all
+         * @param ms 5000 by default; 0 to fail immediately
          * @return this
          */
         public Builder reconnectMs(int ms) {
@@ -310,8 +309,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         /**
          * Sets the largest answer that this client accepts. The server gets this limit, too.
          *
-         * @param bytes from 4096; 64 MiB by default, or a quarter of the memory that this process may use if that is
-         *     less
+         * @param bytes from 4096; by default 64 MiB, or a quarter of this process's memory limit if that is less
          * @return this
          */
         public Builder maxAnswerBytes(int bytes) {
@@ -357,7 +355,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          *
          * @return a client; close it when you no longer need it
          * @throws PocketServeException TOKEN_UNREADABLE
-         * @throws IllegalArgumentException the fallback was given a fallback after it was set
+         * @throws IllegalArgumentException if the fallback has a fallback
          */
         public PocketServe build() throws PocketServeException {
             Settings settings = settings();

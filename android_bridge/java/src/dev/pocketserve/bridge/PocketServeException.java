@@ -3,20 +3,19 @@ package dev.pocketserve.bridge;
 import java.io.IOException;
 
 /**
- * The reason why a call has no result, and the only exception that calls throw, apart from
- * {@link IllegalArgumentException} for invalid arguments.
+ * The failure of a call. Calls throw no other exception, apart from {@link IllegalArgumentException} for invalid
+ * arguments.
  *
- * <p>It is an {@link IOException}: Java callers are reminded by the compiler that a call to another process can fail,
- * code that handles network errors already handles this one, and Kotlin, which has no checked exceptions, is not
- * bothered.
+ * <p>It is an {@link IOException}, so the Java compiler requires callers to handle it, and code for network errors
+ * already does.
  *
- * <p>{@link #getCode} is stable and meant for programs; the message is one sentence for people and may change. Codes
- * of the server are listed in its documentation of HTTP; those of this library are constants here.
+ * <p>{@link #getCode} is stable and meant for programs; the message is one sentence for people and may change. The
+ * server's codes are listed in its HTTP documentation; this library's codes are constants here.
  */
 public final class PocketServeException extends IOException {
     /** Nothing answers on the server's port: it is not running, or Android has frozen it. */
     public static final String SERVER_UNREACHABLE = "SERVER_UNREACHABLE";
-    /** Something else listens on the port, or a server with another token. No request was sent to it. */
+    /** Another program, or a server with another token, has the port. No request was sent to it. */
     public static final String NOT_OUR_SERVER = "NOT_OUR_SERVER";
     /** The server does not know this client's token, or requires one and this client has none. */
     public static final String TOKEN_UNKNOWN = "TOKEN_UNKNOWN";
@@ -28,20 +27,19 @@ public final class PocketServeException extends IOException {
     public static final String CLEARTEXT_FORBIDDEN = "CLEARTEXT_FORBIDDEN";
     /** A blocking call on Android's main thread. */
     public static final String ON_MAIN_THREAD = "ON_MAIN_THREAD";
-    /** The answer did not come within the client's own limit. */
+    /** The answer did not arrive before the timeout. */
     public static final String TIMEOUT = "TIMEOUT";
-    /** The connection broke before the answer came; the call may have run or not. */
+    /** The connection broke before the answer arrived; the call may have run. */
     public static final String CONNECTION_LOST = "CONNECTION_LOST";
     /** The answer does not follow the protocol. */
     public static final String BAD_ANSWER = "BAD_ANSWER";
     /** Server and library speak different versions of the socket protocol. */
     public static final String UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION";
     /**
-     * The model is not the one that a generated class was made from; the message has the command that generates it
-     * again.
+     * The model no longer matches a generated class; the message has the command that generates the class again.
      */
     public static final String MODEL_CHANGED = "MODEL_CHANGED";
-    /** The call was cancelled by its caller, or the calling thread was interrupted. */
+    /** The caller cancelled the call, or the calling thread was interrupted. */
     public static final String CANCELLED = "CANCELLED";
     /** The client was closed. */
     public static final String CLOSED = "CLOSED";
@@ -91,7 +89,7 @@ public final class PocketServeException extends IOException {
     /**
      * The HTTP status of the server's answer, which the socket uses too.
      *
-     * @return 0 when no answer came
+     * @return 0 if there was no answer
      */
     public int getStatus() {
         return status;
@@ -109,7 +107,7 @@ public final class PocketServeException extends IOException {
     /**
      * Returns the milliseconds to wait before a retry.
      *
-     * @return -1 when the server did not say
+     * @return -1 if the server did not state it
      */
     public long getRetryAfterMs() {
         return retryAfterMs;

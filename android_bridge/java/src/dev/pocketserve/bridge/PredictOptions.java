@@ -12,8 +12,7 @@ public final class PredictOptions {
     public PredictOptions() {
     }
 
-    /**
-     * The same as others, to be changed without changing those.
+    /** Copies other options.
      *
      * @param from is not changed
      */
@@ -22,8 +21,7 @@ public final class PredictOptions {
         timeoutMs = from.timeoutMs;
     }
 
-    /**
-     * Limits how many of the best classes to answer.
+    /** Limits the number of classes in the answer.
      *
      * @param count from 1
      * @return this
@@ -35,15 +33,14 @@ public final class PredictOptions {
     /**
      * Sets the lowest score of an answer.
      *
-     * @param score in the model's own scale, mostly 0 to 1
+     * @param score on the model's own scale, usually 0 to 1
      * @return this
      */
     public PredictOptions threshold(double score) {
         return parameter("threshold", Double.toString(score));
     }
 
-    /**
-     * The version of the model.
+    /** Sets the version of the model.
      *
      * @param name such as {@code tflite-int8}
      * @return this
@@ -76,7 +73,7 @@ public final class PredictOptions {
     /**
      * Sets the priority of the request.
      *
-     * @param level 1 is the highest, 0 the model's usual one
+     * @param level 1 is the highest, 0 the default
      * @return this
      */
     public PredictOptions priority(int level) {
@@ -94,8 +91,8 @@ public final class PredictOptions {
     }
 
     /**
-     * Describes a raw camera frame, which has no header of its own. Strides that differ from the width are given with
-     * {@link #parameter}: {@code row_stride}, {@code uv_row_stride}, {@code pixel_stride}.
+     * Describes a raw camera frame, which has no header of its own. Set strides that differ from the width with {@link
+     * #parameter}: {@code row_stride}, {@code uv_row_stride}, {@code pixel_stride}.
      *
      * @param format nv21, yuv420, rgba, rgb or gray
      * @param width pixels
@@ -110,11 +107,10 @@ public final class PredictOptions {
         return parameter("rotation", Integer.toString(rotation));
     }
 
-    /**
-     * Any other query parameter, such as width, height, rotation and format of a raw camera frame.
+    /** Sets any other query parameter, such as width, height, rotation and format of a raw camera frame.
      *
      * @param name its name
-     * @param value its value, not yet encoded
+     * @param value its value, without percent-encoding
      * @return this
      */
     public PredictOptions parameter(String name, String value) {
@@ -125,8 +121,7 @@ public final class PredictOptions {
         return this;
     }
 
-    /**
-     * Limits how long this call may take in all, instead of the client's own limit.
+    /** Sets the timeout of this call, instead of the client's.
      *
      * @param ms from 1
      * @return this
@@ -147,7 +142,7 @@ public final class PredictOptions {
         return query.containsKey("sequence_id");
     }
 
-    /** The query with its question mark, or nothing. */
+    /** Returns the query with its question mark, or an empty text. */
     String query() {
         StringBuilder text = new StringBuilder();
         for (Map.Entry<String, String> each : query.entrySet()) {

@@ -33,7 +33,7 @@ public final class Prediction {
         for (int i = 0; i < entries.length(); i++) {
             JSONObject entry = entries.optJSONObject(i);
             if (entry == null) {
-                throw Answer.bad("predictions[" + i + "] is no object", null);
+                throw Answer.bad("predictions[" + i + "] is not an object", null);
             }
             labels.add(new Label(entry));
         }
@@ -79,23 +79,22 @@ public final class Prediction {
     /**
      * Returns the entries of the answer, the best first.
      *
-     * @return read-only; empty when nothing reached the threshold
+     * @return read-only; empty if nothing reached the threshold
      */
     public List<Label> getLabels() {
         return labels;
     }
 
-    /**
-     * The best of {@link #getLabels}.
+    /** Returns the best of {@link #getLabels}.
      *
-     * @return null when nothing was found
+     * @return null if nothing was found
      */
     public Label getBest() {
         return labels.isEmpty() ? null : labels.get(0);
     }
 
     /**
-     * Returns how long the server took.
+     * Returns the time that the server took.
      *
      * @return never null
      */
@@ -112,17 +111,15 @@ public final class Prediction {
         return picture == null ? null : picture.clone();
     }
 
-    /**
-     * The whole JSON answer, for members without a method here.
+    /** Returns the whole JSON answer, for members without a method here.
      *
-     * @return never null; not to be changed
+     * @return never null; do not change it
      */
     public JSONObject getJson() {
         return json;
     }
 
-    /**
-     * Returns a line for people, such as {@code 7 (99.8 %)}.
+    /** Returns a readable summary, such as {@code 7 (99.8 %)}.
      *
      * @return the best entry, or a note that nothing was found
      */

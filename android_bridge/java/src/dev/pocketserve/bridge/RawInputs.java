@@ -5,7 +5,7 @@ import java.nio.ByteOrder;
 import java.util.List;
 import org.json.JSONObject;
 
-/** Raw inputs as the server's tasks take them. Written by hand, because org.json rejects NaN and infinities. */
+/** Encodes inputs of the server's tasks as JSON, without org.json, which rejects NaN and infinities. */
 final class RawInputs {
     private RawInputs() {
     }
@@ -56,7 +56,7 @@ final class RawInputs {
         return json.append(']').toString();
     }
 
-    /** A number, also NaN and Infinity, which the server reads; or a text. */
+    /** Appends a text, or a number including NaN and Infinity, which the server accepts. */
     private static String value(Object value) {
         return value instanceof String ? quoted((String) value) : String.valueOf(value);
     }

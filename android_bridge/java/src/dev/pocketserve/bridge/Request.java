@@ -4,7 +4,7 @@ import dev.pocketserve.bridge.wire.Extensions;
 import java.nio.ByteBuffer;
 import java.nio.charset.Charset;
 
-/** A request as both transports send it. Its body is in pieces, so that tensors are sent without a copy. */
+/** A request for either transport. Its body is in pieces, so that tensors are sent without a copy. */
 final class Request {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     private static final String UNRESERVED = "-._~";
@@ -12,7 +12,7 @@ final class Request {
 
     final String method;
     final String path;
-    /** Both, as the socket carries them; ASCII. */
+    /** Method and path, as the socket sends them; ASCII. */
     final String target;
     final String contentType;
     final int jsonLength;
@@ -24,7 +24,7 @@ final class Request {
     private PartReceiver receiver;
 
     private Request(String method, String path, String contentType, int jsonLength, ByteBuffer... body) {
-        Extensions.contentType(contentType); // rejects types that no transport can send, on the caller's thread
+        Extensions.contentType(contentType); // rejects invalid types on the caller's thread
         this.method = method;
         this.path = path;
         this.target = method + " " + path;
@@ -54,12 +54,12 @@ final class Request {
         return new Request("POST", path, contentType, 0, ByteBuffer.wrap(bytes));
     }
 
-    /** A body in pieces. */
+    /** Sets a body in pieces. */
     static Request post(String path, String contentType, ByteBuffer... body) {
         return new Request("POST", path, contentType, 0, body);
     }
 
-    /** JSON and, behind it, raw tensors. */
+    /** Sets a body of JSON, followed by raw tensors. */
     static Request postTensors(String path, int jsonLength, ByteBuffer... body) {
         return new Request("POST", path, "application/octet-stream", jsonLength, body);
     }
@@ -110,7 +110,7 @@ final class Request {
         return jsonLength > 0 && jsonLength < bodyLength;
     }
 
-    /** The pieces of the body, each with a position of its own. */
+    /** Returns the pieces of the body, each with its own position. */
     ByteBuffer[] body() {
         ByteBuffer[] copies = new ByteBuffer[body.length];
         for (int i = 0; i < body.length; i++) {

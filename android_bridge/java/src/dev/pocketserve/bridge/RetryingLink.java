@@ -3,10 +3,9 @@ package dev.pocketserve.bridge;
 import java.util.Random;
 
 /**
- * Retries calls to a server that is lost and may be restarting. Only calls that may run twice are retried, and only
- * for a limited time. If a proxy reports that it has lost the server, or a server that it is shutting down, only
- * inference is retried: for other calls, the answer may come from another program. The links below retry at once if a
- * connection was merely stale.
+ * Retries calls to an unreachable server that may be restarting. Only calls that may run twice are retried, for a
+ * limited time. If a proxy reports a lost server, or the server is shutting down, only inference is retried, because
+ * another process may answer. The wrapped links retry immediately if a connection was stale.
  */
 final class RetryingLink implements Link {
     private static final String SHUTTING_DOWN = "SHUTTING_DOWN";
@@ -80,7 +79,7 @@ final class RetryingLink implements Link {
         throw lastError;
     }
 
-    /** A call does not wait for a server that has never answered: probably nobody has started it. */
+    /** Returns whether to wait: not for a server that has never answered, because it was probably never started. */
     private boolean shouldRetry(Request request, PocketServeException error) {
         boolean unreachable = PocketServeException.CONNECTION_LOST.equals(error.getCode())
                 || PocketServeException.SERVER_UNREACHABLE.equals(error.getCode());
@@ -88,7 +87,7 @@ final class RetryingLink implements Link {
                 && !closed && request.isIdempotent() && request.needsToken();
     }
 
-    /** Returns whether the server is shutting down; in a graceful reload another process replaces it. */
+    /** Returns whether the server is shutting down; after a graceful reload, another process replaces it. */
     private static boolean isShuttingDown(PocketServeException error) {
         return SHUTTING_DOWN.equals(error.getCode());
     }
@@ -117,7 +116,7 @@ final class RetryingLink implements Link {
             int before = wakeups;
             waiters++;
             try {
-                long ms = end.remainingMs(); // read once per wait: a wait of 0 never ends
+                long ms = end.remainingMs(); // read once per wait, because a wait of 0 never ends
                 while (wakeups == before && !closed && !cancellation.isCancelled() && ms > 0) {
                     clock.await(gate, ms);
                     ms = end.remainingMs();

@@ -5,8 +5,8 @@ import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * A call with one outcome, the first to arrive. It then drops its references to callback and input, which may
- * lead to a destroyed screen, even if the application keeps the {@link Call}.
+ * A call in progress; the first outcome counts. It then drops its references to callback and input, so that a kept
+ * {@link Call} doesn't leak a destroyed screen.
  */
 final class RunningCall<T> implements Call, Runnable {
     private final AtomicReference<Calls.Work<T>> work;

@@ -53,7 +53,7 @@ public final class ServedModel {
         JSONObject facts = server.modelMetadata(name, version).optJSONObject("parameters");
         String current = facts == null ? "" : facts.optString("fingerprint", "");
         if (current.isEmpty()) {
-            throw changed("the server tells no fingerprint of model '" + name + "'; update Pocketserve on the phone");
+            throw changed("the server states no fingerprint for model '" + name + "'; update Pocketserve on the phone");
         }
         if (!fingerprint.equals(current)) {
             throw changed("model '" + name + "' is not the one that this class was made from");
@@ -190,7 +190,7 @@ public final class ServedModel {
     /**
      * Sends rows of a table.
      *
-     * @param rows the values of each in the model's order: numbers and texts
+     * @param rows values in the order of the model's features, numbers or texts
      * @param options options of the answer; null for the server's defaults
      * @return the answer
      * @throws PocketServeException if the call fails
@@ -232,7 +232,7 @@ public final class ServedModel {
      * @param result the model's answer
      * @param name of the output
      * @param datatype of its elements; null if the model's file does not state it
-     * @param shape that it has
+     * @param shape its shape
      * @return the output
      * @throws PocketServeException {@link PocketServeException#MODEL_CHANGED} if it is missing or differs
      */

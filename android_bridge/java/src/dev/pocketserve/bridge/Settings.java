@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 /** The settings of a client. Immutable. */
 final class Settings {
-    /** The name that this library has for servers. */
+    /** The client name that is sent to servers. */
     static final String NAME = "pocketserve-java/" + PocketServe.VERSION;
 
     final String host;

@@ -14,8 +14,8 @@ import java.util.Iterator;
 import java.util.Map;
 
 /**
- * A connection after its handshake, shared by many calls. One thread reads; callers write; a second thread detects a
- * silent peer, and sleeps without a timeout while no request is in progress.
+ * An authenticated connection, shared by many calls. One thread reads, and callers write. A second thread detects a
+ * silent peer; it sleeps while no request is in progress.
  */
 final class SocketConnection implements KeepAlive.Connection {
     private static final long MAX_ID = 0xffffffffL;
@@ -27,7 +27,7 @@ final class SocketConnection implements KeepAlive.Connection {
     private final KeepAlive keepAlive;
     private final int maxAnswerBytes;
 
-    /** Guards everything below; never held during I/O. */
+    /** Guards the fields below; never held during I/O. */
     private final Object state = new Object();
     private final Map<Long, Entry> inflight = new HashMap<>();
     private final InflightBudget budget;
@@ -86,7 +86,7 @@ final class SocketConnection implements KeepAlive.Connection {
     /**
      * Sends one request and waits for its answer.
      *
-     * @throws ConnectionBrokenException the connection ended first
+     * @throws ConnectionBrokenException if the connection ended first
      * @throws PocketServeException TIMEOUT, CANCELLED, or BODY_TOO_LARGE without having sent anything
      */
     Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
@@ -112,7 +112,7 @@ final class SocketConnection implements KeepAlive.Connection {
         try {
             return pending.await(deadline, request.receiver());
         } catch (PocketServeException | RuntimeException gaveUp) {
-            // The id stays taken until its answer comes; CANCEL lets the server spare the work.
+            // The id is in use until its answer arrives; CANCEL saves the server the work.
             keepAlive.cancel(id);
             throw gaveUp;
         } finally {
@@ -135,7 +135,7 @@ final class SocketConnection implements KeepAlive.Connection {
                 if (cancellation.isCancelled()) {
                     throw Cancellation.cancelled(null);
                 }
-                // Ids go out in increasing order because they are given out under the writer's lock.
+                // Ids are assigned under the writer's lock, so they are sent in increasing order.
                 long id = register(entry);
                 registered = true;
                 write(id, request, deadline);
@@ -156,13 +156,13 @@ final class SocketConnection implements KeepAlive.Connection {
         try {
             writer.request(id, Math.max(1, deadline.remainingMs()), request);
         } catch (IOException error) {
-            // The reader ends the connection: the server's last frame explains more than this error.
+            // The reader ends the connection, because the server's last frame explains more than this error.
             synchronized (state) {
                 draining = true;
                 budget.close();
             }
         } catch (RuntimeException | Error fault) {
-            // An unknown part of it was written.
+            // Part of the request may have been written.
             end(Faults.connectionLost("a request could not be written: " + fault, fault));
             throw fault;
         }
@@ -177,7 +177,7 @@ final class SocketConnection implements KeepAlive.Connection {
                 draining = true;
                 budget.close();
                 throw new ConnectionBrokenException(
-                        Faults.connectionLost("the server takes no more requests on it", null), true);
+                        Faults.connectionLost("the server accepts no more requests on it", null), true);
             }
             lastId++;
             if (budget.addCaller()) {
@@ -196,7 +196,7 @@ final class SocketConnection implements KeepAlive.Connection {
             }
         }
         PocketServeException stalled =
-                Faults.connectionLost("the server answers none of the calls that were given up", null);
+                Faults.connectionLost("the server answers none of the cancelled calls", null);
         end(stalled);
         throw new ConnectionBrokenException(stalled, true);
     }
@@ -219,7 +219,7 @@ final class SocketConnection implements KeepAlive.Connection {
             while (true) {
                 int missing = decoder.bodyMissing();
                 boolean large = missing >= buffer.length;
-                // A large body is received where it stays.
+                // A large body is read directly into its final buffer.
                 int count = large ? in.read(decoder.body(), decoder.bodyOffset(), missing) : in.read(buffer);
                 if (count < 0) {
                     throw new IOException(decoder.midFrame() ? "it ended within a frame" : "the server closed it");
@@ -295,7 +295,7 @@ final class SocketConnection implements KeepAlive.Connection {
         }
         if (entry != null && !entry.pending.part(frame.body())) {
             PocketServeException tooLarge = Answer.bad("more than " + maxAnswerBytes
-                    + " bytes of it wait to be taken (maxAnswerBytes)", null);
+                    + " bytes of it are unread (maxAnswerBytes)", null);
             entry.pending.fail(tooLarge, false);
             keepAlive.cancel(frame.requestId());
         }
@@ -309,7 +309,7 @@ final class SocketConnection implements KeepAlive.Connection {
         return frame.jsonLength() == frame.body().length ? "application/json" : "application/octet-stream";
     }
 
-    /** No new requests here; those after {@code lastAnswered} were not started and are safe to repeat. */
+    /** Accepts no new requests; those after {@code lastAnswered} were not started and may be retried. */
     private void drain(long lastAnswered) {
         synchronized (state) {
             draining = true;

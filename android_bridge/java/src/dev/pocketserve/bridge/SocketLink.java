@@ -8,12 +8,12 @@ import java.util.concurrent.locks.ReentrantLock;
 
 /** Keeps one connection, opened when needed and reopened after it breaks. */
 final class SocketLink implements Link {
-    /** Requests that a server rejected unstarted, one connection after the other. */
+    /** The maximum number of attempts after the server rejected a request without starting it. */
     private static final int MAX_REJECTED = 8;
 
     private final Settings settings;
     private final Random random = new Random();
-    /** Only one caller opens a connection; the others wait for it. */
+    /** Held while a caller opens a connection; other callers wait. */
     private final ReentrantLock opening = new ReentrantLock();
     private volatile SocketConnection current;
     /** The socket that is being opened, so that closing doesn't wait for a silent peer. */
@@ -36,7 +36,7 @@ final class SocketLink implements Link {
                 if (closed || attempt >= maxRetries || deadline.isOver() || !failure.fault().isRetryable()) {
                     throw failure.fault();
                 }
-                // The first repetition comes at once: a connection that was idle has mostly just been closed.
+                // The first retry is immediate, because usually an idle connection was closed.
                 if (backoff == null) {
                     backoff = Backoff.whileBusy(random);
                 } else {
@@ -96,7 +96,7 @@ final class SocketLink implements Link {
         }
     }
 
-    /** Ends early when the call is cancelled, and when the client is closed. */
+    /** Waits; ends early if the call is cancelled or the client is closed. */
     private void performHandshake(Handshaker handshaker, Deadline deadline, Cancellation cancellation)
             throws PocketServeException {
         final Socket socket = handshaker.socket;

@@ -5,7 +5,7 @@ import java.security.SecureRandom;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** A form with a sound: multipart/form-data as OpenAI's interface takes it. The sound is not copied. */
+/** Builds a multipart form with a sound for OpenAI's interface, without copying the sound. */
 final class SoundForm {
     private static final int BOUNDARY_BYTES = 16;
 
@@ -31,7 +31,7 @@ final class SoundForm {
                 ByteBuffer.wrap(tail.getBytes(Request.UTF_8)));
     }
 
-    /** Returns a random boundary, which is in no sound and no prompt. */
+    /** Returns a random boundary, so that sound and prompt don't contain it. */
     private static String boundary() {
         byte[] random = new byte[BOUNDARY_BYTES];
         new SecureRandom().nextBytes(random);

@@ -3,7 +3,7 @@ package dev.pocketserve.bridge;
 import java.util.HashSet;
 import java.util.Set;
 
-/** The streams that a client has open, so that their threads end with it. */
+/** The open streams of a client, which end when it is closed. */
 final class Streams {
     private final Set<FrameStream> open = new HashSet<>();
     private boolean closed;

@@ -28,13 +28,13 @@ public final class Tensor {
     }
 
     /**
-     * A tensor of bytes as they are sent, for FP16, BF16 and for buffers that exist already. Nothing is copied, so the
-     * buffer must not be changed while the tensor is in use.
+     * Returns a tensor of raw bytes, for FP16, BF16 and existing buffers. Nothing is copied, so don't change the buffer
+     * while the tensor is in use.
      *
      * @param name the input's name
      * @param datatype the datatype of the elements
-     * @param data little-endian elements from the buffer's position to its limit; BYTES elements each with their
-     *     length in front as 4 bytes
+     * @param data little-endian elements from the buffer's position to its limit; each BYTES element is preceded by its
+     *     length in 4 bytes
      * @param shape the size of each dimension; none for a single value
      * @return the tensor
      */
@@ -150,8 +150,7 @@ public final class Tensor {
         return tensor;
     }
 
-    /**
-     * BYTES of texts, sent as UTF-8.
+    /** BYTES with texts, sent as UTF-8.
      *
      * @param name the input's name
      * @param values the elements
@@ -166,8 +165,7 @@ public final class Tensor {
         return of(name, encoded, shape);
     }
 
-    /**
-     * BYTES of anything.
+    /** BYTES with any contents.
      *
      * @param name the input's name
      * @param values the elements
@@ -186,7 +184,7 @@ public final class Tensor {
         return new Tensor(name, Datatype.BYTES, ordered(ByteBuffer.wrap(all.toByteArray())), shape);
     }
 
-    /** The room for so many elements, which a factory then fills. */
+    /** Allocates space for the elements. */
     private static Tensor zeros(String name, Datatype datatype, int count, long[] shape) {
         checkCount(name, count, shape);
         long bytes = (long) count * datatype.elementBytes();
@@ -207,7 +205,7 @@ public final class Tensor {
         }
     }
 
-    /** The product of the dimensions, which is 1 for none; bounded so that it cannot overflow. */
+    /** Returns the product of the dimensions (1 for none); bounded so that it cannot overflow. */
     static long elements(String name, long[] shape) {
         long count = 1;
         for (long size : shape) {
@@ -256,8 +254,7 @@ public final class Tensor {
         return (int) elements(name, shape);
     }
 
-    /**
-     * The elements' own bytes, little-endian.
+    /** Returns the elements' bytes, little-endian.
      *
      * @return a read-only view at position 0
      */
@@ -265,13 +262,12 @@ public final class Tensor {
         return ordered(data.asReadOnlyBuffer());
     }
 
-    /** The bytes to send, which may show their array. */
+    /** Returns the bytes to send. */
     ByteBuffer bytes() {
         return ordered(data.duplicate());
     }
 
-    /**
-     * The elements of FP32, or of FP16 and BF16 made wider, which loses nothing.
+    /** Returns the elements of FP32, or those of FP16 and BF16 converted without loss.
      *
      * @return in row-major order
      * @throws IllegalStateException for other datatypes
@@ -291,7 +287,7 @@ public final class Tensor {
     }
 
     /**
-     * The elements of INT8, UINT8, INT16, UINT16 or INT32 by their value: unsigned ones are never negative.
+     * Returns the values of INT8, UINT8, INT16, UINT16 or INT32; unsigned ones are never negative.
      *
      * @return in row-major order
      * @throws IllegalStateException for other datatypes
@@ -301,8 +297,8 @@ public final class Tensor {
     }
 
     /**
-     * The elements of INT64, INT32 or UINT32 by their value, and those of UINT64 as their 64 bits: one from 2^63 on
-     * shows as negative, see {@link #bigInteger}.
+     * Returns the values of INT64, INT32 or UINT32, and the 64 bits of UINT64: values from 2^63 on are negative, see
+     * {@link #bigInteger}.
      *
      * @return in row-major order
      * @throws IllegalStateException for other datatypes
@@ -311,8 +307,7 @@ public final class Tensor {
         return new Elements(this).longs();
     }
 
-    /**
-     * Returns one element of UINT64 or INT64 by its value.
+    /** Returns the value of one UINT64 or INT64 element.
      *
      * @param index in row-major order
      * @return never negative for UINT64
@@ -322,8 +317,7 @@ public final class Tensor {
         return new Elements(this).bigInteger(index);
     }
 
-    /**
-     * The elements of UINT8 or INT8 as they are: the byte -1 of UINT8 stands for 255.
+    /** Returns the bytes of UINT8 or INT8; -1 means 255 for UINT8.
      *
      * @return in row-major order
      * @throws IllegalStateException for other datatypes

@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import java.util.Arrays;
 
-/** The shape that a model wants of a tensor, some of whose dimensions may be free. */
+/** The shape of a tensor that a model accepts; some dimensions may be free. */
 public final class TensorShape {
     private final String name;
     private final long[] sizes;
@@ -11,7 +11,7 @@ public final class TensorShape {
      * Describes a shape.
      *
      * @param name of the tensor, for messages
-     * @param sizes of the dimensions; -1 for one that is free
+     * @param sizes of the dimensions; -1 for a free one
      */
     public TensorShape(String name, long... sizes) {
         this.name = name;
@@ -21,18 +21,18 @@ public final class TensorShape {
     /**
      * Returns the sizes of the dimensions.
      *
-     * @return a copy; -1 for one that is free
+     * @return a copy; -1 for a free one
      */
     public long[] getSizes() {
         return sizes.clone();
     }
 
     /**
-     * Returns the shape of so many elements: a dimension that is free becomes what they fill.
+     * Returns the shape for a number of elements, which determines the free dimension.
      *
      * @param elements how many there are
      * @return the size of each dimension
-     * @throws IllegalArgumentException when they do not fill the shape, or several dimensions are free
+     * @throws IllegalArgumentException if they do not fill the shape, or several dimensions are free
      */
     public long[] forElements(int elements) {
         long[] filled = sizes.clone();
@@ -59,7 +59,7 @@ public final class TensorShape {
      * @param elements how many there are
      * @param actual the size of each dimension
      * @return {@code actual}
-     * @throws IllegalArgumentException when the elements do not fill it, or the model does not take it
+     * @throws IllegalArgumentException if the elements do not fill it, or the model does not accept it
      */
     public long[] check(int elements, long... actual) {
         if (!accepts(actual) || Tensor.elements(name, actual) != elements) {

@@ -9,11 +9,11 @@ import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Disconnects HTTP calls whose time is over, or which are given up. The platform's timeouts are about single reads: who
- * sends a byte now and then, or never takes what is written, is stopped by none of them.
+ * Disconnects HTTP calls that are expired or cancelled. The platform's timeouts apply to single reads, so they don't
+ * stop a peer that sends a byte now and then, or one that never reads.
  */
 final class TimeLimit {
-    /** A connection that is being opened anew, as after a disconnect before the answer, can be disconnected soon. */
+    /** The interval of further disconnects, because the platform may reopen the connection after the first. */
     private static final long REPEAT_MS = 100;
 
     private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, new ThreadFactory() {
@@ -27,12 +27,12 @@ final class TimeLimit {
 
     TimeLimit() {
         timer.setRemoveOnCancelPolicy(true);
-        timer.setContinueExistingPeriodicTasksAfterShutdownPolicy(true); // a call that is ending has its limit, too
+        timer.setContinueExistingPeriodicTasksAfterShutdownPolicy(true); // also for a call that is ending
         timer.setKeepAliveTime(10, TimeUnit.SECONDS);
         timer.allowCoreThreadTimeOut(true);
     }
 
-    /** Disconnects when the deadline has passed; end what this gives when the call has ended. */
+    /** Disconnects at the deadline; end the returned limit when the call has ended. */
     Limit disconnect(HttpURLConnection connection, Deadline deadline) throws PocketServeException {
         try {
             Limit limit = new Limit(connection);
@@ -47,7 +47,9 @@ final class TimeLimit {
         return timer.scheduleWithFixedDelay(work, delayMs, REPEAT_MS, TimeUnit.MILLISECONDS);
     }
 
-    /** One call's. Giving it up disconnects, but not while a body is read that another thread must not close. */
+    /**
+     * The limit of one call. Cancelling disconnects, except while a body is read that another thread must not close.
+     */
     final class Limit implements Runnable {
         private final HttpURLConnection connection;
         private Future<?> atDeadline;
@@ -63,11 +65,11 @@ final class TimeLimit {
         public void run() {
             giveUp();
             if (ended || reading) {
-                throw new CancellationException("nothing is left to do"); // which ends the repetition
+                throw new CancellationException("nothing is left to do"); // ends the repeated task
             }
         }
 
-        /** Disconnects once, unless the reader is to see it for itself. */
+        /** Disconnects once, unless the reader checks the cancellation itself. */
         void giveUp() {
             givenUp = true;
             if (!reading && !ended) {
@@ -75,7 +77,7 @@ final class TimeLimit {
             }
         }
 
-        /** Gives up now, and again for as long as the call goes on. */
+        /** Disconnects now, and repeatedly until the call ends. */
         void giveUpRepeatedly() {
             giveUp();
             try {
@@ -86,12 +88,12 @@ final class TimeLimit {
         }
 
         /**
-         * Leaves the connection to the thread that reads the body, which asks {@link #isGivenUp()} from now on. The JDK
-         * reads on what is left of a body that another thread closes, and holds the stream's lock for as long as the
-         * peer sends a byte now and then: the reader would wait for it without end.
+         * Leaves the connection to the thread that reads the body, which checks {@link #isGivenUp()} from now on. If
+         * another thread closed the body, the JDK would read the rest under the stream's lock, and a slow peer could
+         * block the reader forever.
          */
         void startReading() {
-            reading = true; // before the reader looks at the other one, as giveUp() sets its own first
+            reading = true; // set before the reader checks the other flag, since giveUp() sets its own first
         }
 
         boolean isGivenUp() {
@@ -103,7 +105,7 @@ final class TimeLimit {
             atDeadline.cancel(false);
         }
 
-        /** Disconnects a call that failed; a given up one on a thread that may wait for the first disconnect. */
+        /** Disconnects a failed call; a cancelled one on a thread that may wait for the first disconnect. */
         void abandon() {
             if (!givenUp) {
                 disconnect();
@@ -123,7 +125,7 @@ final class TimeLimit {
             try {
                 connection.disconnect();
             } catch (RuntimeException another) {
-                return; // a second thread was faster: the JDK does not expect two
+                return; // another thread disconnected first; the JDK does not expect two
             }
         }
     }

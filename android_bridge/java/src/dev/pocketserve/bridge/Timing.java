@@ -10,8 +10,7 @@ public final class Timing {
         this.json = json == null ? new JSONObject() : json;
     }
 
-    /**
-     * Waiting for the model to be free.
+    /** Returns the time in the queue.
      *
      * @return milliseconds
      */
@@ -19,8 +18,7 @@ public final class Timing {
         return json.optDouble("queue", 0);
     }
 
-    /**
-     * Making tensors of the input.
+    /** Returns the time of preparing the input.
      *
      * @return milliseconds
      */
@@ -28,8 +26,7 @@ public final class Timing {
         return json.optDouble("pre", 0);
     }
 
-    /**
-     * The model itself.
+    /** Returns the time of the model.
      *
      * @return milliseconds
      */
@@ -37,8 +34,7 @@ public final class Timing {
         return json.optDouble("infer", 0);
     }
 
-    /**
-     * Making an answer of tensors.
+    /** Returns the time of reading the outputs.
      *
      * @return milliseconds
      */

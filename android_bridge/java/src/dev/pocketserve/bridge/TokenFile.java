@@ -35,7 +35,7 @@ final class TokenFile {
         return token;
     }
 
-    /** A token that was given as text; null stays null. */
+    /** Checks a token that was passed as text; null stays null. */
     static String check(String text) {
         if (text == null) {
             return null;

@@ -5,7 +5,7 @@ import java.util.Map;
 
 /** Options of a transcript. Each method changes this object and returns it; share it once it is complete. */
 public final class TranscribeOptions {
-    /** Long recordings take their time. */
+    /** Longer than for other models, because recordings can be long. */
     private static final int TIMEOUT_MS = 600_000;
 
     private final Map<String, String> fields = new LinkedHashMap<>();
@@ -72,7 +72,7 @@ public final class TranscribeOptions {
     }
 
     /**
-     * Limits how long the whole answer may take, including its wait on the server. The model stops then.
+     * Limits how long the whole answer may take, including its wait on the server. The model then stops.
      *
      * @param ms from 1; ten minutes by default
      * @return this

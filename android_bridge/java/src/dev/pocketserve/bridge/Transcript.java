@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-/** The speech in a sound, written down. */
+/** The text of the speech in a sound. */
 public final class Transcript {
     private final String text;
     private final List<SpeechSegment> segments;
@@ -21,7 +21,7 @@ public final class Transcript {
     /**
      * Returns the whole text.
      *
-     * @return the text; empty if nobody speaks
+     * @return the text; empty if there is no speech
      */
     public String getText() {
         return text;

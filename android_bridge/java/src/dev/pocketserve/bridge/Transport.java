@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** The way on which a client reaches its server. */
+/** The transport between a client and its server. */
 public enum Transport {
     /**
      * The binary protocol. Fastest, and the only one in which the server proves that it knows the token before
@@ -13,9 +13,9 @@ public enum Transport {
      */
     HTTP,
     /**
-     * The socket, and HTTP where nothing listens on the socket's port. A server that fails to prove itself on the
-     * socket is never asked by HTTP. Any app may take the HTTP port while the server is dead and would get the token,
-     * so a client that has one only does this after {@link PocketServe.Builder#httpFallback}.
+     * The socket, or HTTP if nothing listens on the socket's port. If a server fails to prove itself on the socket,
+     * HTTP is not used. While the server is not running, any app may take the HTTP port and would get the token, so a
+     * client with a token uses HTTP only after {@link PocketServe.Builder#httpFallback}.
      */
     AUTO
 }

@@ -4,8 +4,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-/**
- * A model's answer with entries of a generated class's own type.
+/** A model's answer with entries of a generated type.
  *
  * @param <T> the type of an entry, such as a detection
  */
@@ -16,7 +15,7 @@ public final class TypedAnswer<T> {
     /**
      * Wraps an answer.
      *
-     * @param prediction the answer as it came
+     * @param prediction the whole answer
      * @param entries its entries in their order
      */
     public TypedAnswer(Prediction prediction, List<T> entries) {
@@ -25,7 +24,7 @@ public final class TypedAnswer<T> {
     }
 
     /**
-     * Returns the entries, the best first where there is an order.
+     * Returns the entries, best first if they are ordered.
      *
      * @return read-only; empty when nothing was found
      */
@@ -43,7 +42,7 @@ public final class TypedAnswer<T> {
     }
 
     /**
-     * Returns how long the server took.
+     * Returns the time that the server took.
      *
      * @return never null
      */

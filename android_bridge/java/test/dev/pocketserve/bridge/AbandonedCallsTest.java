@@ -17,7 +17,7 @@ public class AbandonedCallsTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
 
-    /** Answers the first request, and then no other one; it is alive all the same. */
+    /** Answers only the first request, but answers pings. */
     private static void hanging(FakePeer.Connection c, BlockingQueue<Integer> types) throws Exception {
         c.handshake();
         c.respond(c.next().requestId(), 200, SEEN);
@@ -32,7 +32,7 @@ public class AbandonedCallsTest {
 
     /** Cancelled calls to one model must not block calls to others. */
     @Test(timeout = LIMIT)
-    public void givenUpRequestsDoNotFillTheConnectionForEver() throws Exception {
+    public void cancelledRequestsDoNotFillTheConnectionForever() throws Exception {
         assertTrue(FakePeer.LIMITS.contains("\"max_inflight\":4"));
         try (FakePeer peer = new FakePeer(c -> hanging(c, new LinkedBlockingQueue<Integer>()),
                 FakePeer.answering(SEEN));
@@ -49,7 +49,7 @@ public class AbandonedCallsTest {
 
     /** No caller waits for the answer any more, so no pings are sent. */
     @Test(timeout = LIMIT)
-    public void noPingIsSentForWhatWasGivenUp() throws Exception {
+    public void noPingIsSentForCancelledCalls() throws Exception {
         BlockingQueue<Integer> types = new LinkedBlockingQueue<>();
         try (FakePeer peer = new FakePeer(c -> hanging(c, types));
                 PocketServe client = peer.client().pingIntervalMs(60).build()) {

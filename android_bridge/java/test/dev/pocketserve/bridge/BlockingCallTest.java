@@ -25,7 +25,7 @@ public class BlockingCallTest {
     private final BlockingQueue<String> ends = new LinkedBlockingQueue<>();
     private Thread.UncaughtExceptionHandler before;
 
-    /** On Android this handler ends the app, and the trace is in its log. */
+    /** On Android, this handler ends the app and logs the trace. */
     @Before
     public void catchWhatNobodyCatches() {
         before = Thread.getDefaultUncaughtExceptionHandler();
@@ -37,7 +37,7 @@ public class BlockingCallTest {
         Thread.setDefaultUncaughtExceptionHandler(before);
     }
 
-    /** Asks twice, whatever comes of the first, and writes down how each ended. */
+    /** Makes two calls and records how each ended. */
     private String twice(PocketServe client) throws PocketServeException {
         String last = "";
         for (int i = 0; i < 2; i++) {
@@ -59,7 +59,7 @@ public class BlockingCallTest {
     }
 
     @Test(timeout = LIMIT)
-    public void itsResultIsTold() throws Exception {
+    public void theResultReachesTheCallback() throws Exception {
         RecordingCallback<String> callback = new RecordingCallback<>();
         try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             client.async().call(() -> twice(client), callback);
@@ -109,7 +109,7 @@ public class BlockingCallTest {
     }
 
     @Test(timeout = LIMIT)
-    public void itsOwnFaultIsTheApps() throws Exception {
+    public void anExceptionOfTheWorkReachesTheApp() throws Exception {
         RecordingCallback<String> callback = new RecordingCallback<>();
         try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             client.async().call(() -> {

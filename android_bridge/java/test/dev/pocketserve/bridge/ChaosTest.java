@@ -14,8 +14,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.Test;
 
 /**
- * Many threads and a server whose connections end in every way there is: each call gets its own answer. The system
- * property pocketserve.seed chooses another course of events.
+ * Many threads and a server whose connections end in various ways: each call gets its own answer. The system property
+ * pocketserve.seed sets the random seed.
  */
 public class ChaosTest {
     private static final int THREADS = 8;
@@ -28,7 +28,7 @@ public class ChaosTest {
         Frame pending = null;
         for (int left = 1 + random.nextInt(40); left > 0; left--) {
             Frame frame = c.next(FrameType.REQUEST);
-            // Held back only while another one is there, or it might be the last.
+            // Delayed only if another request is waiting, because this might be the last.
             if (pending == null && left > 1 && c.socket.getInputStream().available() > 0 && random.nextInt(2) == 0) {
                 pending = frame;
                 continue;

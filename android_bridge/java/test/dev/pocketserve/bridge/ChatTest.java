@@ -61,7 +61,7 @@ public class ChatTest {
     }
 
     @Test(timeout = LIMIT)
-    public void partsAreHeardAsTheyCome() throws Exception {
+    public void partsAreReceivedAsTheyArrive() throws Exception {
         CountDownLatch heard = new CountDownLatch(1);
         List<JSONObject> requests = new ArrayList<>();
         try (FakePeer peer = new FakePeer(c -> {
@@ -71,7 +71,7 @@ public class ChatTest {
             c.send(part(request.requestId() + 1, "data: of nobody\n\n"));
             int cut = HELLO.length() / 2 + 3;
             c.send(part(request.requestId(), HELLO.substring(0, cut)));
-            assertTrue(heard.await(10, TimeUnit.SECONDS)); // the second part comes after the first was heard
+            assertTrue(heard.await(10, TimeUnit.SECONDS)); // the second part is sent after the first was received
             c.send(part(request.requestId(), HELLO.substring(cut) + END));
             c.respond(request.requestId(), 200, DONE);
             c.untilClosed();
@@ -119,7 +119,7 @@ public class ChatTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anAnswerThatStopsShortIsNoAnswer() throws Exception {
+    public void aTruncatedAnswerIsAnError() throws Exception {
         try (FakePeer peer = new FakePeer(FakePeer.answering(HELLO)); PocketServe client = peer.client().build()) {
             assertEquals(PocketServeException.CONNECTION_LOST, failure(client, null).getCode());
         }
@@ -175,7 +175,7 @@ public class ChatTest {
     }
 
     @Test(timeout = LIMIT)
-    public void moreThanTheClientTakesEndsTheAnswer() throws Exception {
+    public void anAnswerOverTheClientsLimitEnds() throws Exception {
         CountDownLatch cancelled = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake();
@@ -190,7 +190,7 @@ public class ChatTest {
         }); PocketServe client = peer.client().maxAnswerBytes(8192).build()) {
             PocketServeException error = failure(client, piece -> {
                 try {
-                    cancelled.await(10, TimeUnit.SECONDS); // a listener that is slower than the server
+                    cancelled.await(10, TimeUnit.SECONDS); // the listener is slower than the server
                 } catch (InterruptedException interrupted) {
                     throw new IllegalStateException(interrupted);
                 }
@@ -231,7 +231,7 @@ public class ChatTest {
     }
 
     @Test
-    public void wrongArgumentsAreRefusedAtOnce() throws Exception {
+    public void wrongArgumentsAreRejectedImmediately() throws Exception {
         try (PocketServe client = PocketServe.builder().token(FakePeer.TOKEN).build()) {
             Runnable[] calls = {
                 () -> new ChatOptions().field("stream", false),

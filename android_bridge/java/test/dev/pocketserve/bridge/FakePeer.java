@@ -17,8 +17,8 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A peer that does what a script says, connection by connection: the way to meet servers that lie, stall and vanish.
- * The last script is used for all further connections.
+ * A peer that follows a script for each connection, to imitate servers that lie, stall and vanish. The last script is
+ * used for all further connections.
  */
 final class FakePeer implements Closeable {
     static final String TOKEN = "0123456789abcdef0123456789abcdef";
@@ -27,12 +27,12 @@ final class FakePeer implements Closeable {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     private static final byte[] NONCE = new byte[16];
 
-    /** A part to play on one connection; returning closes it. */
+    /** The behaviour on one connection; returning closes it. */
     interface Script {
         void run(Connection connection) throws Exception;
     }
 
-    /** Gives every request of a connection this answer. */
+    /** Gives each request of a connection the same answer. */
     static Script answering(String body) {
         return c -> {
             c.handshake();
@@ -171,7 +171,7 @@ final class FakePeer implements Closeable {
             }
         }
 
-        /** The next frame of that type; others are passed over. */
+        /** Returns the next frame of a type; skips others. */
         Frame next(int type) throws Exception {
             while (true) {
                 Frame frame = next();
@@ -189,7 +189,7 @@ final class FakePeer implements Closeable {
             send(challenge);
         }
 
-        /** The whole handshake of a good server. */
+        /** Performs the handshake of a good server. */
         Connection handshake() throws Exception {
             return handshake(LIMITS);
         }
@@ -225,7 +225,7 @@ final class FakePeer implements Closeable {
             socket.close();
         }
 
-        /** Until the client closes the connection. */
+        /** Waits until the client closes the connection. */
         void untilClosed() throws Exception {
             while (true) {
                 next();

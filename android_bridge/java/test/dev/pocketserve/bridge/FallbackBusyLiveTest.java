@@ -7,12 +7,12 @@ import static org.junit.Assert.assertEquals;
 import org.junit.Test;
 
 /**
- * A client of two real servers, of which the first has no room in the queue of digits. System properties are those of
- * {@link FallbackLiveTest}.
+ * A client of two real servers; the first has a full queue for digits. System properties are those of {@link
+ * FallbackLiveTest}.
  */
 public class FallbackBusyLiveTest {
     @Test(timeout = LiveCases.LIMIT)
-    public void aFullQueueGoesToTheOtherServer() throws Exception {
+    public void aFullQueueUsesTheFallback() throws Exception {
         try (PocketServe client = builder("pocketserve.phone").fallback(builder("pocketserve")).build();
                 PocketServe alone = builder("pocketserve.phone").build()) {
             Prediction answer = client.classify("digits", LiveCases.digit(7));

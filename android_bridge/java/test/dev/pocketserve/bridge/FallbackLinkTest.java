@@ -6,7 +6,10 @@ import static org.junit.Assert.assertTrue;
 
 import org.junit.Test;
 
-/** Two servers under one deadline: which of them is asked, for how long, and whose fault counts. No time passes here. */
+/**
+ * Two servers under one deadline: which one gets the call, for how long, and whose error is thrown. No time passes
+ * here.
+ */
 public class FallbackLinkTest {
     private static final int LIMIT = 30_000;
     private final FakeClock clock = new FakeClock();
@@ -14,7 +17,7 @@ public class FallbackLinkTest {
     private final Server second = new Server();
     private final FallbackLink link = new FallbackLink(first, first, "first:1", second, "second:2");
 
-    /** Takes some time, and then fails, refuses or answers. */
+    /** Takes some time, and then fails, rejects or answers. */
     private final class Server implements Link {
         PocketServeException fault;
         String refusal;
@@ -59,7 +62,7 @@ public class FallbackLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void theFirstHasHalfOfTheTimeAndTheOtherTheRest() throws Exception {
+    public void theFirstServerHasHalfOfTheTimeAndTheFallbackTheRest() throws Exception {
         first.takesMs = 4000;
         first.fault = away();
         assertEquals("second:2", ask().server);
@@ -68,13 +71,13 @@ public class FallbackLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anAnswerOfTheFirstIsTaken() throws Exception {
+    public void anAnswerOfTheFirstServerIsUsed() throws Exception {
         assertEquals("first:1", ask().server);
         assertEquals(0, second.attempts);
     }
 
     @Test(timeout = LIMIT)
-    public void aRefusalForNowGoesToTheOther() throws Exception {
+    public void aTemporaryErrorUsesTheFallback() throws Exception {
         for (String code : new String[] {"QUEUE_FULL", "LOW_POWER", "SHUTTING_DOWN", "MEMORY_BUDGET"}) {
             first.refusal = code;
             assertEquals("second:2", ask().server);
@@ -85,14 +88,14 @@ public class FallbackLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatAProxyHasLostGoesToTheOtherAtOnce() throws Exception {
+    public void aLostServerBehindAProxyUsesTheFallbackImmediately() throws Exception {
         first.lostBehindProxy = true;
         assertEquals("second:2", ask().server);
         assertEquals(1, first.attempts);
     }
 
     @Test(timeout = LIMIT)
-    public void theFaultOfTheFirstCounts() throws Exception {
+    public void theErrorOfTheFirstServerIsThrown() throws Exception {
         first.refusal = "QUEUE_FULL";
         second.fault = away();
         PocketServeException error = ExpectedFailure.of("QUEUE_FULL", this::ask);
@@ -103,7 +106,7 @@ public class FallbackLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatMayNotBeMadeTwiceStays() throws Exception {
+    public void callsThatMayNotRunTwiceUseNoFallback() throws Exception {
         first.fault = away();
         ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, () -> ask(Request.get("/v2/models")));
         ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE,
@@ -114,7 +117,7 @@ public class FallbackLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aFallbackHasNone() {
+    public void aFallbackCannotHaveAFallback() {
         PocketServe.Builder builder = PocketServe.builder();
         PocketServe.Builder chained = PocketServe.builder().fallback(PocketServe.builder());
         for (PocketServe.Builder wrong : new PocketServe.Builder[] {null, builder, chained}) {
@@ -128,7 +131,7 @@ public class FallbackLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aFallbackGetsNoneLaterEither() throws PocketServeException {
+    public void aFallbackCannotGetAFallbackLater() throws PocketServeException {
         PocketServe.Builder other = PocketServe.builder();
         PocketServe.Builder builder = PocketServe.builder().fallback(other);
         other.fallback(PocketServe.builder());

@@ -12,8 +12,8 @@ import org.junit.Before;
 import org.junit.Test;
 
 /**
- * A client of two real servers, of which the first has little power and is killed in the end. System properties are
- * those of {@link LiveCases}, the same with {@code pocketserve.phone} for the first server, and its pocketserve.phone.pid.
+ * A client of two real servers; the first is in low-power mode and is killed at the end. System properties are those of
+ * {@link LiveCases}, the same with {@code pocketserve.phone} for the first server, and its pocketserve.phone.pid.
  */
 public class FallbackLiveTest {
     private static final int BACKGROUND = 6;
@@ -58,13 +58,13 @@ public class FallbackLiveTest {
     }
 
     @Test(timeout = LiveCases.LIMIT)
-    public void theOtherServerAnswersWhatTheFirstCannot() throws Exception {
+    public void theFallbackAnswersIfTheFirstServerCannot() throws Exception {
         Prediction first = client.classify("digits", LiveCases.digit(7));
         float[] width = client.infer("petals", flower()).get("petal_width").floats();
         assertEquals("7", first.getBest().getLabel());
         assertEquals(phone, first.getServer());
         assertEquals("", alone.classify("digits", LiveCases.digit(7)).getServer());
-        refusalsGoToTheOther();
+        retryableErrorsUseTheFallback();
         wrongRequestsDoNot();
 
         new ProcessBuilder("kill", "-9", System.getProperty("pocketserve.phone.pid")).start().waitFor(10, TimeUnit.SECONDS);
@@ -78,10 +78,10 @@ public class FallbackLiveTest {
         RecordingCallback<Prediction> callback = new RecordingCallback<>();
         client.async().classify("digits", LiveCases.digit(3), null, callback);
         assertEquals("result", callback.next());
-        onlyTheFirstIsAskedAboutItself();
+        healthAndIndexUseOnlyTheFirstServer();
     }
 
-    private void refusalsGoToTheOther() throws Exception {
+    private void retryableErrorsUseTheFallback() throws Exception {
         PredictOptions background = new PredictOptions().priority(BACKGROUND);
         assertEquals(desktop, client.classify("digits", LiveCases.digit(7), background).getServer());
         InferOptions low = new InferOptions().priority(BACKGROUND);
@@ -105,7 +105,7 @@ public class FallbackLiveTest {
         }
     }
 
-    private void onlyTheFirstIsAskedAboutItself() throws Exception {
+    private void healthAndIndexUseOnlyTheFirstServer() throws Exception {
         assertFalse(client.isLive());
         for (ExpectedFailure.Attempt call : new ExpectedFailure.Attempt[] {
             () -> client.serverMetadata(),

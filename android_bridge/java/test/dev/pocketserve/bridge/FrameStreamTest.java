@@ -14,7 +14,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
-/** Camera frames: the newest counts, every one is heard of, nothing blocks. */
+/** Camera frames: the newest one counts, each gets an outcome, and nothing blocks. */
 public class FrameStreamTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
@@ -103,7 +103,7 @@ public class FrameStreamTest {
     }
 
     @Test(timeout = LIMIT)
-    public void asManyAsAllowedAreUnderWay() throws Exception {
+    public void theMaximumNumberOfFramesIsInProgress() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake();
             Frame frame = c.next();
@@ -116,7 +116,7 @@ public class FrameStreamTest {
             try (FrameStream stream = client.stream("m", 2, listener)) {
                 stream.offer(new byte[1]);
                 String event = "";
-                // A frame that no thread had taken yet is replaced by the next; an answer proves that two were sent.
+                // The next frame replaces one that no thread has taken; an answer proves that two were sent.
                 while (!event.startsWith("result")) {
                     stream.offer(new byte[1]);
                     event = listener.next();
@@ -127,7 +127,7 @@ public class FrameStreamTest {
     }
 
     @Test(timeout = LIMIT)
-    public void closingTellsOfEveryFrame() throws Exception {
+    public void closingReportsEveryFrame() throws Exception {
         CountDownLatch first = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake().next();
@@ -155,7 +155,7 @@ public class FrameStreamTest {
     }
 
     @Test(timeout = LIMIT)
-    public void callbacksRunWhereTheCallerWants() throws Exception {
+    public void callbacksRunOnTheGivenExecutor() throws Exception {
         BlockingQueue<Runnable> queue = new LinkedBlockingQueue<>();
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake();

@@ -18,12 +18,14 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import org.junit.Test;
 
-/** A program that took the server's HTTP port answers with anything, slowly, or not at all: each call ends, with a code. */
+/**
+ * A program that took the server's HTTP port sends garbage, answers slowly, or not at all: each call ends with a code.
+ */
 public class HostileHttpTest {
     private static final int LIMIT = 30_000;
     private static final Charset LATIN_1 = Charset.forName("ISO-8859-1");
 
-    /** A part to play on one connection, whose request was not read; returning closes it. */
+    /** The behaviour on one connection, whose request was not read; returning closes it. */
     private interface Script {
         void run(InputStream in, OutputStream out) throws Exception;
     }
@@ -100,7 +102,7 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aHeadThatNeverEndsIsBounded() throws Exception {
+    public void anEndlessHeadIsBounded() throws Exception {
         try (HostileServer peer = new HostileServer((in, out) -> drip(out, "HTTP/1.1 200 OK\r\n", "X-A: b\r\n"));
                 PocketServe client = peer.client().timeoutMs(300).build()) {
             ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
@@ -126,7 +128,7 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aBodyThatDripsIsBounded() throws Exception {
+    public void aSlowBodyIsBounded() throws Exception {
         for (String length : new String[] {"Content-Length: 90000\r\n", "Transfer-Encoding: chunked\r\n", ""}) {
             try (HostileServer peer = new HostileServer((in, out) ->
                     drip(out, "HTTP/1.1 200 OK\r\n" + length + "\r\n", length.startsWith("T") ? "1\r\nx\r\n" : "x"));
@@ -137,7 +139,7 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aCancelEndsABodyThatDrips() throws Exception {
+    public void cancellingEndsASlowBody() throws Exception {
         for (String length : new String[] {"Content-Length: 90000\r\n", "Transfer-Encoding: chunked\r\n", ""}) {
             CountDownLatch received = new CountDownLatch(10);
             Cancellation cancellation = new Cancellation();
@@ -214,7 +216,7 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anAnswerThatNestsTooDeeplyIsNoAnswer() throws Exception {
+    public void aTooDeeplyNestedAnswerIsAnError() throws Exception {
         for (String status : new String[] {"200 OK", "500 No"}) {
             for (char open : new char[] {'[', '{'}) {
                 String json = repeated(open == '[' ? "[" : "{\"a\":", 200_000);
@@ -230,7 +232,7 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anAnnouncementAloneTakesNoMemory() throws Exception {
+    public void anAnnouncedLengthAllocatesNoMemory() throws Exception {
         try (HostileServer peer = new HostileServer((in, out) -> {
             head(in);
             send(out, "HTTP/1.1 200 OK\r\nContent-Length: " + (Integer.MAX_VALUE - 8) + "\r\n\r\n{");
@@ -257,7 +259,7 @@ public class HostileHttpTest {
         return all.toString();
     }
 
-    /** Each is a good answer in which a few bytes were changed, taken away or doubled. */
+    /** Each is a good answer with a few bytes changed, removed or repeated. */
     @Test(timeout = 120_000)
     public void anythingAtAllIsAnAnswerOrAnErrorWithACode() throws Exception {
         String good = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 14\r\nRetry-After: 1\r\n"

@@ -85,7 +85,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void requestsSayWhatTheyCarry() throws Exception {
+    public void requestsDescribeTheirBodies() throws Exception {
         AtomicReference<String> request = new AtomicReference<>();
         AtomicReference<com.sun.net.httpserver.Headers> headers = new AtomicReference<>();
         try (Web web = new Web((exchange, body) -> {
@@ -122,7 +122,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void theTokenIsNotShownWhereItIsNotNeeded() throws Exception {
+    public void theTokenIsNotSentIfItIsNotNeeded() throws Exception {
         AtomicReference<String> request = new AtomicReference<>("unset");
         try (Web web = new Web((exchange, body) -> {
             request.set(exchange.getRequestHeaders().getFirst("Authorization"));
@@ -146,7 +146,7 @@ public class HttpClientTest {
         }
     }
 
-    /** A proxy that has lost its server for so many requests. */
+    /** A proxy that loses its server for a number of requests. */
     private static Web proxy(int lost, int status, String text) throws IOException {
         AtomicInteger number = new AtomicInteger();
         return new Web((exchange, body) -> {
@@ -156,7 +156,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatAProxyHasLostIsAskedAgain() throws Exception {
+    public void inferenceIsRetriedIfAProxyLostItsServer() throws Exception {
         for (int status : new int[] {500, 502, 503, 504}) {
             for (String text : new String[] {"Internal Server Error", ""}) {
                 try (Web web = proxy(2, status, text);
@@ -169,7 +169,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aProxyIsNotAskedForEver() throws Exception {
+    public void aProxyIsNotRetriedForever() throws Exception {
         try (Web web = proxy(Integer.MAX_VALUE, 502, "Bad gateway");
                 PocketServe client = web.builder().reconnectMs(0).build()) {
             PocketServeException error =
@@ -181,7 +181,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatAServerSaysItselfIsFinal() throws Exception {
+    public void errorsOfTheServerItselfAreNotRetried() throws Exception {
         Object[][] answers = {
             {500, "{\"error\":\"e\",\"code\":\"INTERNAL\"}"}, {500, "{\"detail\":\"no\"}"}, {404, "?"}, {403, ""}};
         for (Object[] each : answers) {
@@ -193,7 +193,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void behindAProxyOnlyInferenceIsRepeated() throws Exception {
+    public void behindAProxyOnlyInferenceIsRetried() throws Exception {
         try (Web web = proxy(Integer.MAX_VALUE, 500, "Internal Server Error"); PocketServe client = web.client()) {
             ExpectedFailure.Attempt[] calls = {
                 () -> client.sequence("sum").infer(Tensor.of("x", new float[] {1, 2}, 1, 2)),
@@ -232,7 +232,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void largeAnswersAreRefused() throws Exception {
+    public void largeAnswersAreRejected() throws Exception {
         for (boolean announced : new boolean[] {true, false}) {
             try (Web web = new Web((exchange, body) -> {
                 exchange.sendResponseHeaders(200, announced ? 200_000 : 0);
@@ -245,7 +245,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aWrongLengthOfTheJsonIsRefused() throws Exception {
+    public void aWrongJsonLengthIsRejected() throws Exception {
         for (String length : new String[] {"-1", "99", "x"}) {
             try (Web web = new Web((exchange, body) -> {
                 exchange.getResponseHeaders().set("Inference-Header-Content-Length", length);
@@ -257,7 +257,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aCallEndsWithItsTime() throws Exception {
+    public void aCallEndsAtItsTimeout() throws Exception {
         CountDownLatch finished = new CountDownLatch(1);
         try (Web web = new Web((exchange, body) -> await(finished)); PocketServe client = web.client(1000)) {
             ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
@@ -321,7 +321,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void brokenConnectionsAreRepeatedOnlyWhereThatIsSafe() throws Exception {
+    public void brokenConnectionsAreRetriedOnlyIfThatIsSafe() throws Exception {
         AtomicInteger accepted = new AtomicInteger();
         try (ServerSocket listener = new ServerSocket(0, 10, InetAddress.getByName("127.0.0.1"))) {
             Thread thread = new Thread(() -> {
@@ -351,7 +351,7 @@ public class HttpClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void autoTakesHttpOnlyWhereNobodyHasTheSocketsPort() throws Exception {
+    public void autoUsesHttpOnlyIfNothingListensOnTheSocketPort() throws Exception {
         try (Web web = new Web((exchange, body) -> answer(exchange, 200, "application/json", "{\"models\":[\"h\"]}"));
                 FakePeer peer = new FakePeer(c -> c.send("hello".getBytes(FakePeer.UTF_8)));
                 FakePeer server = new FakePeer(c -> c.handshake().serve())) {

@@ -6,7 +6,7 @@ import static org.junit.Assert.assertTrue;
 import java.io.ByteArrayOutputStream;
 import org.junit.Test;
 
-/** A silent peer counts as dead; a phone that froze the app itself is no reason for it. No time passes here. */
+/** A silent peer counts as dead, but not if the app itself was frozen. No time passes here. */
 public class KeepAliveTest {
     private static final int INTERVAL_MS = 5000;
     private static final int HEADER_BYTES = 24;
@@ -50,12 +50,12 @@ public class KeepAliveTest {
     }
 
     @Test(timeout = 30_000)
-    public void anAppThatWasFrozenItselfAsksAgain() {
+    public void anAppThatWasFrozenRetries() {
         FakeClock clock = new FakeClock() {
             @Override
             void await(Object monitor, long ms) throws InterruptedException {
                 super.await(monitor, ms);
-                if (waits.size() == 3) { // while the answer to the ping is awaited
+                if (waits.size() == 3) { // while waiting for the answer to the ping
                     pass(10 * INTERVAL_MS);
                 }
             }
@@ -65,7 +65,7 @@ public class KeepAliveTest {
     }
 
     @Test(timeout = 30_000)
-    public void aBusyProcessorIsNoFreeze() {
+    public void aBusyProcessorIsNotAFreeze() {
         FakeClock clock = new FakeClock() {
             @Override
             void await(Object monitor, long ms) throws InterruptedException {

@@ -19,7 +19,7 @@ final class Leaks {
         return left;
     }
 
-    /** Returns once nobody holds the object any more; only the test's own limit ends it otherwise. */
+    /** Returns once the object is garbage; otherwise the test's timeout ends it. */
     static void awaitForgotten(WeakReference<?> object) throws InterruptedException {
         while (object.get() != null) {
             System.gc();

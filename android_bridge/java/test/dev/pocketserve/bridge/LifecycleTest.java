@@ -17,7 +17,7 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
-/** Promises that an app may rely on when screens come and go: nothing is held, nothing is left, nothing is told twice. */
+/** Guarantees for apps whose screens are recreated: no leaks, no threads left, and no callback twice. */
 public class LifecycleTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
@@ -50,7 +50,7 @@ public class LifecycleTest {
         outcomes.add(callback.next());
         assertTrue(outcomes.toString(), outcomes.contains("CLOSED 1") && outcomes.contains("CLOSED 2"));
         assertEquals(0, Leaks.threads());
-        // The camera has not noticed yet: that must not end the app.
+        // The camera still delivers frames; that must not end the app.
         assertEquals(3, stream.offer(new byte[1]));
         assertEquals("CLOSED 3", callback.next());
         stream.close();
@@ -78,7 +78,7 @@ public class LifecycleTest {
         assertEquals(0, Leaks.threads());
     }
 
-    /** Behind a port that accepts and says nothing, as that of a frozen server. */
+    /** Connects to a port that accepts and sends nothing, like that of a frozen server. */
     @Test(timeout = LIMIT)
     public void closingEndsAHandshake() throws Exception {
         CountDownLatch started = new CountDownLatch(1);
@@ -122,7 +122,7 @@ public class LifecycleTest {
         }
     }
 
-    /** As a screen that is turned again and again, and makes a client each time. */
+    /** Imitates a screen that is rotated repeatedly and creates a client each time. */
     @Test(timeout = LIMIT)
     public void manyClientsLeaveNothing() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve())) {
@@ -143,7 +143,7 @@ public class LifecycleTest {
 
     // A call is cancelled
 
-    /** In a method of its own, so that no local variable holds what the library should have forgotten. */
+    /** A separate method, so that no local variable refers to an object that the library should release. */
     private static Call ask(PocketServe client, BlockingQueue<String> events, List<WeakReference<?>> references) {
         byte[] picture = new byte[1000];
         RecordingCallback<Prediction> callback = new RecordingCallback<>(events);
@@ -161,7 +161,7 @@ public class LifecycleTest {
             List<Call> calls = new ArrayList<>();
             List<WeakReference<?>> references = new ArrayList<>();
             BlockingQueue<String> events = new LinkedBlockingQueue<>();
-            for (int i = 0; i < 12; i++) { // four at the server, four that wait for room, four without a thread
+            for (int i = 0; i < 12; i++) { // four at the server, four waiting for budget, four without a thread
                 calls.add(ask(client, events, references));
             }
             assertTrue(requested.await(10, TimeUnit.SECONDS));
@@ -221,7 +221,7 @@ public class LifecycleTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anExecutorThatWasShutDownHasNobodyWhoListens() throws Exception {
+    public void aShutDownExecutorGetsNoCallbacks() throws Exception {
         CountDownLatch rejected = new CountDownLatch(2);
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve());
                 PocketServe client = peer.client().callbackExecutor(work -> {
@@ -238,7 +238,7 @@ public class LifecycleTest {
     // Misuse
 
     @Test(timeout = LIMIT)
-    public void wrongArgumentsAreRefusedWhereTheCallIsMade() throws Exception {
+    public void wrongArgumentsAreRejectedByTheCall() throws Exception {
         try (PocketServe client = PocketServe.builder().build()) {
             RecordingCallback<Prediction> callback = new RecordingCallback<>();
             RecordingCallback<Void> empty = new RecordingCallback<>();
@@ -269,7 +269,7 @@ public class LifecycleTest {
         }
     }
 
-    /** Options are read when the call is made, so that they may be used again at once. */
+    /** Options are read by the call, so they may be reused immediately. */
     @Test(timeout = LIMIT)
     public void optionsMayBeChangedAfterTheCall() throws Exception {
         BlockingQueue<String> targets = new LinkedBlockingQueue<>();
@@ -303,7 +303,7 @@ public class LifecycleTest {
             c.handshake().next();
             c.send(header);
             try {
-                while (true) { // memory follows what has come, so more must come than there is memory
+                while (true) { // memory grows with the received bytes, so they must exceed it
                     c.send(piece);
                 }
             } catch (java.net.SocketException clientLeft) {

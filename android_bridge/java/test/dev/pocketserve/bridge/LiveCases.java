@@ -17,8 +17,9 @@ import org.junit.Before;
 import org.junit.Test;
 
 /**
- * Every call against a real server on the embedded models, the same for each transport. System properties say where it
- * is: pocketserve.http, pocketserve.socket, pocketserve.token (a file) and pocketserve.digits (a folder of pictures).
+ * Every call against a real server with the embedded models, the same for each transport. System properties name the
+ * server: pocketserve.http, pocketserve.socket, pocketserve.token (a file) and pocketserve.digits (a folder of
+ * pictures).
  */
 public abstract class LiveCases {
     static final int LIMIT = 60_000;
@@ -32,13 +33,13 @@ public abstract class LiveCases {
                 .socketPort(Integer.getInteger("pocketserve.socket", 1));
     }
 
-    /** A client as an app would make it. */
+    /** Creates a client as an app would. */
     @Before
     public void open() throws Exception {
         client = builder(transport()).tokenFile(new File(System.getProperty("pocketserve.token"))).build();
     }
 
-    /** Its end. */
+    /** Closes the client. */
     @After
     public void close() {
         client.close();
@@ -117,12 +118,12 @@ public abstract class LiveCases {
         }
         sequence.close();
         sequence.close();
-        assertEquals(2, sum(sequence.infer(step(1, 1))), 0);  // another one begins
+        assertEquals(2, sum(sequence.infer(step(1, 1))), 0);  // another sequence begins
         sequence.close();
     }
 
     @Test(timeout = LIMIT)
-    public void aStepThatCannotBeRunLeavesNothingToClose() throws Exception {
+    public void aFailedFirstStepLeavesNothingToClose() throws Exception {
         try (ModelSequence sequence = client.sequence("nothing")) {
             ExpectedFailure.of("MODEL_NOT_FOUND", () -> sequence.infer(step(1, 2)));
             ExpectedFailure.of("MODEL_NOT_FOUND", () -> sequence.predict(digit(1), "image/png"));
@@ -168,7 +169,7 @@ public abstract class LiveCases {
     }
 
     @Test(timeout = LIMIT)
-    public void aWrongTokenIsRefused() throws Exception {
+    public void aWrongTokenIsRejected() throws Exception {
         try (PocketServe untrusted = builder(transport()).token(FakePeer.TOKEN).build()) {
             ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, untrusted::models);
             ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, () -> untrusted.classify("digits", digit(1)));
@@ -179,7 +180,7 @@ public abstract class LiveCases {
     }
 
     @Test(timeout = LIMIT)
-    public void aBodyOverTheLimitIsRefused() throws Exception {
+    public void aBodyOverTheLimitIsRejected() throws Exception {
         PocketServeException error =
                 ExpectedFailure.of("BODY_TOO_LARGE", () -> client.classify("digits", new byte[65 << 20]));
         assertEquals(413, error.getStatus());

@@ -44,7 +44,7 @@ public class MessagesTest {
     }
 
     @Test
-    public void queriesHoldWhatWasAskedFor() {
+    public void queriesHaveTheOptions() {
         assertEquals("", new PredictOptions().query());
         assertEquals("?top_k=2&threshold=0.25&version=tflite-int8&annotate=png&stream=cam%201&timeout_ms=50"
                 + "&priority=1&rotation=90",
@@ -83,7 +83,7 @@ public class MessagesTest {
     }
 
     @Test
-    public void wrongParametersAreRefused() {
+    public void wrongParametersAreRejected() {
         for (Object value : new Object[] {null, Double.NaN, new int[0], 'c'}) {
             try {
                 new InferOptions().parameter("p", value);

@@ -21,7 +21,7 @@ public class MisuseTest {
     private final BlockingQueue<String> uncaught = new LinkedBlockingQueue<>();
     private Thread.UncaughtExceptionHandler before;
 
-    /** On Android this handler ends the app, and the trace is in its log. */
+    /** On Android, this handler ends the app and logs the trace. */
     @Before
     public void catchWhatNobodyCatches() {
         before = Thread.getDefaultUncaughtExceptionHandler();
@@ -33,7 +33,7 @@ public class MisuseTest {
         Thread.setDefaultUncaughtExceptionHandler(before);
     }
 
-    /** Does something when it hears of its first frame or answer, and then writes down what comes. */
+    /** Acts on its first frame or answer, and then records the others. */
     private static class Clumsy extends RecordingCallback<Prediction> {
         private final Runnable first;
         private boolean finished;
@@ -88,7 +88,7 @@ public class MisuseTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aCancelledCallIsGivenUpThoughItsCallbackThrows() throws Exception {
+    public void aCancelledCallEndsEvenIfItsCallbackThrows() throws Exception {
         CountDownLatch requested = new CountDownLatch(1);
         CountDownLatch cancelled = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
@@ -109,7 +109,7 @@ public class MisuseTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aClientClosesWhollyThoughItsListenersThrow() throws Exception {
+    public void aClientClosesEvenIfItsListenersThrow() throws Exception {
         CountDownLatch requested = new CountDownLatch(2);
         Clumsy first = new Clumsy(MisuseTest::fail);
         Clumsy second = new Clumsy(MisuseTest::fail);
@@ -132,7 +132,7 @@ public class MisuseTest {
     }
 
     @Test(timeout = LIMIT)
-    public void callbacksMayCloseTheClientAndAskAgain() throws Exception {
+    public void callbacksMayCloseTheClientAndCallAgain() throws Exception {
         try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN))) {
             PocketServe client = peer.client().build();
             BlockingQueue<String> outcomes = new LinkedBlockingQueue<>();
@@ -166,7 +166,7 @@ public class MisuseTest {
         assertEquals(0, Leaks.threads());
     }
 
-    // Requests that cannot be sent
+    // Invalid requests
 
     private static String longer(int length) {
         char[] text = new char[length];
@@ -175,11 +175,11 @@ public class MisuseTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aTargetThatTheSocketCannotCarryIsAnErrorOfItsCallAlone() throws Exception {
+    public void aTooLongTargetFailsOnlyItsCall() throws Exception {
         try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             client.classify("m", new byte[1]);
             PredictOptions tooLong = new PredictOptions().parameter("prompt", longer(1100));
-            for (int i = 0; i < 10; i++) { // more than may be under way
+            for (int i = 0; i < 10; i++) { // more than the maximum in progress
                 PocketServeException error =
                         ExpectedFailure.of("INVALID_REQUEST", () -> client.classify("m", new byte[1], tooLong));
                 assertTrue(error.getMessage(), error.getMessage().contains("1024"));
@@ -193,7 +193,7 @@ public class MisuseTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aContentTypeThatCannotBeSentIsRefusedWhereTheCallIsMade() throws Exception {
+    public void anInvalidContentTypeIsRejectedImmediately() throws Exception {
         try (PocketServe client = PocketServe.builder().build()) {
             Clumsy clumsy = new Clumsy(() -> { });
             FrameStream stream = client.stream("m", clumsy);
@@ -222,7 +222,7 @@ public class MisuseTest {
     }
 
     @Test
-    public void aTimeOfNothingIsRefused() {
+    public void aTimeoutOfZeroIsRejected() {
         for (int ms : new int[] {0, -1, Integer.MIN_VALUE}) {
             Runnable[] settings = {() -> new PredictOptions().timeoutMs(ms), () -> new InferOptions().timeoutMs(ms)};
             for (Runnable setting : settings) {

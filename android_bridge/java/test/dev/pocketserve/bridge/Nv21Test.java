@@ -9,10 +9,10 @@ import java.nio.ByteBuffer;
 import java.util.Random;
 import org.junit.Test;
 
-/** Camera frames with any strides, in any kind of buffer, are packed as they look. */
+/** Packs camera frames with any strides, in any kind of buffer. */
 public class Nv21Test {
     @Test
-    public void valuesMayLieApartOrInTurns() {
+    public void valuesMayHaveGapsOrBeInterleaved() {
         byte[] packed = {1, 2, 3, 4, 5, 6, 7, 8, 30, 20, 31, 21};
         ByteBuffer wideRows = ByteBuffer.wrap(new byte[] {1, 2, 3, 4, 0, 5, 6, 7, 8});
         ByteBuffer u = ByteBuffer.wrap(new byte[] {20, 21});
@@ -46,7 +46,7 @@ public class Nv21Test {
         fail("taken");
     }
 
-    /** Somewhere in a larger buffer, with the last row cut off behind its last value, as cameras give it. */
+    /** Inside a larger buffer, with the last row ending after its last value, as from cameras. */
     private static ByteBuffer plane(Random random, int bytes) {
         int before = random.nextInt(4);
         byte[] all = new byte[before + bytes + random.nextInt(3)];
@@ -88,7 +88,7 @@ public class Nv21Test {
     }
 
     @Test
-    public void whatDoesNotFitIsRefused() {
+    public void mismatchedArraysAreRejected() {
         ByteBuffer y = ByteBuffer.allocate(8);
         ByteBuffer colour = ByteBuffer.allocate(2);
         Nv21.pack(y, 4, colour, colour, 2, 1, 4, 2, new byte[12]);

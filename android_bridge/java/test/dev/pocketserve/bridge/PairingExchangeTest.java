@@ -14,7 +14,7 @@ import org.json.JSONArray;
 import org.json.JSONObject;
 import org.junit.Test;
 
-/** Holds the exchange against the vectors that Python is held against too. */
+/** Compares the exchange with the vectors that Python also uses. */
 public class PairingExchangeTest {
     private static JSONArray vectors() throws Exception {
         String folder = System.getProperty("pocketserve.vectors", "android_bridge/vectors");
@@ -65,7 +65,7 @@ public class PairingExchangeTest {
     }
 
     @Test
-    public void numbersThatWouldGiveTheCodeAwayAreRefused() throws Exception {
+    public void numbersThatWouldRevealTheCodeAreRejected() throws Exception {
         byte[] salt = new byte[PairingExchange.SALT_BYTES];
         byte[] large = new byte[PairingExchange.PUBLIC_BYTES];
         java.util.Arrays.fill(large, (byte) 0xff);
@@ -85,7 +85,7 @@ public class PairingExchangeTest {
     }
 
     @Test
-    public void otherCodesAreRefused() {
+    public void otherCodesAreRejected() {
         for (String code : new String[] {"", "12345", "1234567", "12345a", "abcdef", "\u0661\u0662\u0663456"}) {
             try {
                 new PairingExchange(code);

@@ -13,7 +13,7 @@ import java.nio.file.Files;
 import org.junit.After;
 import org.junit.Test;
 
-/** Special things of a phone: the main thread, permissions, files that cannot be read. */
+/** Restrictions of a phone: the main thread, permissions, unreadable files. */
 public class PlatformTest {
     /** Other tests have no main thread. */
     @After
@@ -22,7 +22,7 @@ public class PlatformTest {
     }
 
     @Test(timeout = 10_000)
-    public void blockingCallsAreRefusedOnTheMainThread() throws Exception {
+    public void blockingCallsAreRejectedOnTheMainThread() throws Exception {
         Looper.setMain(Thread.currentThread());
         try (PocketServe client = PocketServe.builder().build()) {
             ExpectedFailure.Attempt[] calls = {
@@ -47,7 +47,7 @@ public class PlatformTest {
     }
 
     @Test(timeout = 10_000)
-    public void otherThreadsAndCallbacksAreNotRefused() throws Exception {
+    public void otherThreadsAndCallbacksAreAllowed() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve())) {
             Looper.setMain(new Thread());
             try (PocketServe client = peer.client().build()) {
@@ -129,7 +129,7 @@ public class PlatformTest {
     }
 
     @Test
-    public void wrongSettingsAreRefused() {
+    public void wrongSettingsAreRejected() {
         ExpectedFailure.Attempt[] wrong = {
             () -> PocketServe.builder().socketPort(0), () -> PocketServe.builder().httpPort(65_536),
             () -> PocketServe.builder().timeoutMs(0), () -> PocketServe.builder().connectTimeoutMs(-1),

@@ -12,8 +12,8 @@ import org.json.JSONException;
 import org.json.JSONObject;
 
 /**
- * A client that a test in another language leads: each line of the standard input is a JSON object with a call, each
- * line of the output what came of it, so that all clients can be asked the same.
+ * A client for tests in other languages: each line of standard input is a JSON object with a call, and each line of
+ * output its outcome.
  */
 public final class Probe {
     private Probe() {

@@ -11,14 +11,14 @@ import org.json.JSONArray;
 import org.json.JSONObject;
 import org.junit.Test;
 
-/** What generated classes send, and the shapes that they check first. */
+/** The requests of generated classes, and their checks of shapes. */
 public class RawInputsTest {
     private static String text(byte[] json) {
         return new String(json, Request.UTF_8);
     }
 
     @Test
-    public void rowsMayHoldTextsAndNumbersThatAreNone() {
+    public void rowsMayHaveTextsAndNaN() {
         List<Object[]> rows = Arrays.asList(new Object[] {1.5, "a\"b"}, new Object[] {Double.NaN, 7L});
         assertEquals("[[1.5,\"a\\\"b\"],[NaN,7]]", text(RawInputs.rows(rows)));
         assertEquals("[[]]", text(RawInputs.rows(Collections.singletonList(new Object[0]))));
@@ -26,7 +26,7 @@ public class RawInputsTest {
     }
 
     @Test
-    public void textsOfEveryKindArriveAsTheyAre() throws Exception {
+    public void textsArriveUnchanged() throws Exception {
         String odd = "\u03c3 \"quoted\" \\ \n \u2028 </script>";
         assertEquals(odd, new JSONArray(text(RawInputs.texts(Arrays.asList("a", odd)))).getString(1));
         JSONObject question = new JSONObject(text(RawInputs.question(odd, "b")));
@@ -50,20 +50,20 @@ public class RawInputsTest {
     }
 
     @Test
-    public void shapesAreFilledOrRefused() {
+    public void shapesAreFilledOrRejected() {
         TensorShape batch = new TensorShape("x", -1, 2, 3);
         assertArrayEquals(new long[] {4, 2, 3}, batch.forElements(24));
         assertArrayEquals(new long[] {0, 2, 3}, batch.forElements(0));
         assertArrayEquals(new long[0], new TensorShape("single").forElements(1));
         assertArrayEquals(new long[] {2, 2}, new TensorShape("free", -1, -1).check(4, 2, 2));
-        assertRefused("7 elements", () -> batch.forElements(7));
-        assertRefused("several free dimensions", () -> new TensorShape("x", -1, -1).forElements(4));
-        assertRefused("[2, 3]", () -> batch.check(6, 2, 3));
-        assertRefused("[1, 2, 3]", () -> batch.check(7, 1, 2, 3));
-        assertRefused("too large", () -> new TensorShape("x", -1, -1).check(1, Integer.MAX_VALUE, Integer.MAX_VALUE));
+        assertRejected("7 elements", () -> batch.forElements(7));
+        assertRejected("several free dimensions", () -> new TensorShape("x", -1, -1).forElements(4));
+        assertRejected("[2, 3]", () -> batch.check(6, 2, 3));
+        assertRejected("[1, 2, 3]", () -> batch.check(7, 1, 2, 3));
+        assertRejected("too large", () -> new TensorShape("x", -1, -1).check(1, Integer.MAX_VALUE, Integer.MAX_VALUE));
     }
 
-    private static void assertRefused(String part, Runnable work) {
+    private static void assertRejected(String part, Runnable work) {
         try {
             work.run();
         } catch (IllegalArgumentException error) {

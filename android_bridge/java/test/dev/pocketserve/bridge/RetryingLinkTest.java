@@ -12,7 +12,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
-/** A server that is away: how often it is looked for, for how long, and what ends the waiting. No time passes here. */
+/** An unreachable server: how often and how long calls are retried, and what ends the wait. No time passes here. */
 public class RetryingLinkTest {
     private static final int LIMIT = 30_000;
     private static final int WINDOW_MS = 5000;
@@ -20,7 +20,7 @@ public class RetryingLinkTest {
     private final Server server = new Server();
     private final RetryingLink link = new RetryingLink(server, WINDOW_MS, clock);
 
-    /** Does what was planned for each attempt, then answers for ever. */
+    /** Follows a plan for the first attempts, then always answers. */
     private static final class Server implements Link {
         final Deque<PocketServeException> plan = new ArrayDeque<>();
         PocketServeException always;
@@ -62,20 +62,20 @@ public class RetryingLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aServerThatComesBackIsFoundSoon() throws Exception {
+    public void aServerThatReturnsIsFoundSoon() throws Exception {
         ask();
         for (int i = 0; i < 5; i++) {
             server.plan.add(away());
         }
         assertEquals(200, ask().status);
-        // The one that failed, and five more: the first pauses are short.
+        // The failed attempt and five more, because the first pauses are short.
         assertEquals(1 + 6, server.attempts);
         assertEquals(5, clock.waits.size());
         assertTrue(clock.waits.toString(), clock.waits.get(0) <= 50 && clock.totalWaitMs() <= 400);
     }
 
     @Test(timeout = LIMIT)
-    public void itIsLookedForUntilTheWindowEnds() throws Exception {
+    public void retriesContinueUntilTheWindowEnds() throws Exception {
         ask();
         server.always = away();
         ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, this::ask);
@@ -84,7 +84,7 @@ public class RetryingLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void theCallersOwnTimeBoundsItToo() throws Exception {
+    public void theCallersTimeoutAlsoApplies() throws Exception {
         ask();
         server.always = away();
         ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE,
@@ -92,9 +92,9 @@ public class RetryingLinkTest {
         assertEquals(120, clock.totalWaitMs());
     }
 
-    /** Java takes a wait of 0 for one without an end. */
+    /** In Java, a wait of 0 never ends. */
     @Test(timeout = LIMIT)
-    public void noWaitIsForEverThoughTimePassesBetweenTwoLooks() throws Exception {
+    public void noWaitIsEndlessIfTimePassesBetweenTwoChecks() throws Exception {
         FakeClock passing = new FakeClock() {
             @Override
             synchronized long nanos() {
@@ -117,7 +117,7 @@ public class RetryingLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void onlyASmallPartOfTheAbsenceIsLostInWaiting() {
+    public void onlyASmallPartOfTheOutageIsSpentWaiting() {
         for (int seed = 0; seed < 50; seed++) {
             Backoff pauses = Backoff.whileUnreachable(new Random(seed));
             long away = 0;
@@ -130,9 +130,9 @@ public class RetryingLinkTest {
         }
     }
 
-    /** As in a graceful reload, where another process takes the place of the one that ends. */
+    /** As in a graceful reload, where another process replaces the first. */
     @Test(timeout = LIMIT)
-    public void inferenceIsRepeatedWhileTheServerEnds() throws Exception {
+    public void inferenceIsRetriedWhileTheServerShutsDown() throws Exception {
         Request inference = Request.postRaw("/predictions/m", new byte[0], "application/octet-stream").allowFallback();
         server.refusals = 3;
         assertEquals(200, ask(inference).status);
@@ -144,7 +144,7 @@ public class RetryingLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void otherCallsAreNotRepeatedWhileTheServerEnds() throws Exception {
+    public void otherCallsAreNotRetriedWhileTheServerShutsDown() throws Exception {
         server.refusals = 1;
         assertEquals(503, ask(Request.get("/v2/health/ready")).status);
         Request step = Request.postRaw("/predictions/m", new byte[0], "application/octet-stream").allowFallback().once();
@@ -154,7 +154,7 @@ public class RetryingLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void twoClientsDoNotComeTogether() {
+    public void twoClientsDoNotRetryAtTheSameTime() {
         Backoff first = Backoff.whileUnreachable(new Random(1));
         Backoff other = Backoff.whileUnreachable(new Random(2));
         int different = 0;
@@ -178,7 +178,7 @@ public class RetryingLinkTest {
         assertEquals(0, clock.waits.size());
     }
 
-    /** Lets a second thread act while the first waits, for as long as it takes. */
+    /** Lets a second thread act while the first waits. */
     private static final class StoppedClock extends Clock {
         final BlockingQueue<Object> waiting = new LinkedBlockingQueue<>();
 
@@ -198,7 +198,7 @@ public class RetryingLinkTest {
         void on(RetryingLink link, Cancellation cancellation) throws Exception;
     }
 
-    /** Returns the outcome of a call that pauses for ever, when something else happens meanwhile. */
+    /** Returns the outcome of a call that would pause forever, after another event. */
     private String outcome(Act act) throws Exception {
         StoppedClock stopped = new StoppedClock();
         RetryingLink link = new RetryingLink(server, WINDOW_MS, stopped);
@@ -223,17 +223,17 @@ public class RetryingLinkTest {
     }
 
     @Test(timeout = LIMIT)
-    public void cancellingEndsTheWaiting() throws Exception {
+    public void cancellingEndsTheWait() throws Exception {
         assertEquals(PocketServeException.CANCELLED, outcome((link, cancellation) -> cancellation.cancel()));
     }
 
     @Test(timeout = LIMIT)
-    public void closingEndsTheWaiting() throws Exception {
+    public void closingEndsTheWait() throws Exception {
         assertEquals(PocketServeException.CLOSED, outcome((link, cancellation) -> link.close()));
     }
 
     @Test(timeout = LIMIT)
-    public void theAnswerOfAnotherCallEndsTheWaiting() throws Exception {
+    public void theAnswerOfAnotherCallEndsTheWait() throws Exception {
         assertEquals("answered", outcome((link, cancellation) ->
                 link.exchange(Request.get("/v2"), Deadline.in(1), new Cancellation())));
     }

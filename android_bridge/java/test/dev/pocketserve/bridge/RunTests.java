@@ -6,12 +6,12 @@ import org.junit.runner.JUnitCore;
 import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
-/** Runs test classes and writes one entry for each test: its name, a line break, its trace if it failed, a form feed. */
+/** Runs test classes and writes an entry for each test: name, line break, trace of a failure, form feed. */
 public final class RunTests {
     private RunTests() {
     }
 
-    /** The first argument is the report's file, the others are names of classes. */
+    /** The first argument is the report file; the others are class names. */
     public static void main(String[] arguments) throws Exception {
         try (PrintWriter report = new PrintWriter(arguments[0], "UTF-8")) {
             JUnitCore core = new JUnitCore();
@@ -20,7 +20,7 @@ public final class RunTests {
                 core.run(Class.forName(arguments[i]));
             }
         }
-        // Threads of a test that failed must not keep the process.
+        // Threads of a failed test must not keep the process alive.
         System.exit(0);
     }
 

@@ -16,7 +16,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.Test;
 
-/** The socket transport against a peer that follows the protocol, and against the ways in which one may not. */
+/** The socket transport with peers that follow and violate the protocol. */
 public class SocketClientTest {
     private static final int LIMIT = 30_000;
 
@@ -44,7 +44,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void requestsSayWhatTheyCarry() throws Exception {
+    public void requestsDescribeTheirBodies() throws Exception {
         AtomicReference<Frame> request = new AtomicReference<>();
         try (FakePeer peer = new FakePeer(c -> {
             Frame frame = c.handshake().next();
@@ -114,7 +114,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void noMoreThanAllowedAreUnderWay() throws Exception {
+    public void noMoreThanTheMaximumIsInProgress() throws Exception {
         CountDownLatch answered = new CountDownLatch(6);
         AtomicReference<Integer> early = new AtomicReference<>(0);
         try (FakePeer peer = new FakePeer(c -> {
@@ -168,7 +168,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void framesOfLaterVersionsArePassedOver() throws Exception {
+    public void framesOfLaterVersionsAreSkipped() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             long id = c.handshake().next().requestId();
             c.send(FrameEncoder.jsonFrame(0x99, 77, 5, new byte[30_000]));
@@ -213,7 +213,7 @@ public class SocketClientTest {
     // Time
 
     @Test(timeout = LIMIT)
-    public void aLongInferenceIsNoDeadPeer() throws Exception {
+    public void aLongInferenceIsNotADeadPeer() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             long id = c.handshake().next().requestId();
             for (int pings = 0; pings < 2; pings++) {
@@ -241,7 +241,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aPeerThatFallsSilentIsDead() throws Exception {
+    public void aSilentPeerCountsAsDead() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().untilClosed());
                 PocketServe client = peer.client().pingIntervalMs(50).retries(0).build()) {
             PocketServeException error = ExpectedFailure.of(PocketServeException.CONNECTION_LOST, client::models);
@@ -250,7 +250,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aPeerThatStopsReadingIsDead() throws Exception {
+    public void aPeerThatStopsReadingCountsAsDead() throws Exception {
         CountDownLatch finished = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake("\"max_frame\":99000000,\"max_inflight\":4,\"max_bytes_inflight\":99000000,\"idle_ms\":60000");
@@ -262,7 +262,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aCallEndsWithItsTimeAndIsCancelled() throws Exception {
+    public void aCallEndsAtItsTimeoutAndIsCancelled() throws Exception {
         AtomicReference<Frame> cancel = new AtomicReference<>();
         CountDownLatch notified = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
@@ -321,7 +321,7 @@ public class SocketClientTest {
     // Connections that end
 
     @Test(timeout = LIMIT)
-    public void aCallIsRepeatedOnANewConnection() throws Exception {
+    public void aCallIsRetriedOnANewConnection() throws Exception {
         try (FakePeer peer = new FakePeer(
                 c -> c.handshake().next(),
                 c -> {
@@ -335,7 +335,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void repeatingIsBounded() throws Exception {
+    public void retriesAreBounded() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().next()); PocketServe client = peer.client().build()) {
             PocketServeException error = ExpectedFailure.of(PocketServeException.CONNECTION_LOST, client::models);
             assertTrue(error.isRetryable());
@@ -344,7 +344,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatChangesTheServerIsNotRepeated() throws Exception {
+    public void callsThatChangeTheServerAreNotRetried() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().next()); PocketServe client = peer.client().build()) {
             ExpectedFailure.of(PocketServeException.CONNECTION_LOST, () -> {
                 client.load("m");
@@ -378,7 +378,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatGoawayTurnsAwayIsRepeatedEvenIfItChangesTheServer() throws Exception {
+    public void requestsAfterGoawayAreRetriedEvenIfTheyChangeTheServer() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake().next();
             c.send(FrameEncoder.jsonFrame(FrameType.GOAWAY, 0, 1, new byte[0]));
@@ -390,7 +390,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void whatGoawayPromisesIsAwaited() throws Exception {
+    public void requestsBeforeGoawayAreAwaited() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             Frame frame = c.handshake().next();
             c.send(FrameEncoder.jsonFrame(FrameType.GOAWAY, frame.requestId(), 1, "{}".getBytes(FakePeer.UTF_8)));
@@ -429,7 +429,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void closingEndsCallsAndRefusesNewOnes() throws Exception {
+    public void closingEndsCallsAndRejectsNewOnes() throws Exception {
         AtomicReference<PocketServe> closing = new AtomicReference<>();
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake().next();
@@ -444,7 +444,7 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void nothingIsLeftOfAClosedClient() throws Exception {
+    public void aClosedClientLeavesNothingBehind() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
             client.models();
             CountDownLatch calledBack = new CountDownLatch(1);
@@ -474,25 +474,25 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
-    public void hugeLengthsAreRefusedBeforeMemoryIsTaken() throws Exception {
+    public void hugeLengthsAreRejectedBeforeAllocation() throws Exception {
         byte[] header = new byte[24];
         FrameEncoder.putHeader(header, FrameType.RESPONSE, 1, 200, 0, 0, 0, -1);
         assertBroken(header, "FRAME_TOO_LARGE");
     }
 
     @Test(timeout = LIMIT)
-    public void aSecondHandshakeIsRefused() throws Exception {
+    public void aSecondHandshakeIsRejected() throws Exception {
         assertBroken(FakePeer.json(FrameType.READY, "{}"), "UNEXPECTED_FRAME");
     }
 
     @Test(timeout = LIMIT)
-    public void unknownFramesAreRefused() throws Exception {
+    public void unknownFramesAreRejected() throws Exception {
         byte[] header = new byte[24];
         FrameEncoder.putHeader(header, 0x7f, 0, 0, 0, 0, 0, 0);
         assertBroken(header, "UNKNOWN_FRAME");
     }
 
-    /** Counts outcomes, or writes down what they were. */
+    /** Records outcomes. */
     private static final class Counting<T> implements Callback<T> {
         private final CountDownLatch latch;
         private final BlockingQueue<String> outcomes;

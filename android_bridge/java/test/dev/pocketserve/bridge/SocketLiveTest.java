@@ -8,7 +8,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import org.junit.Test;
 
-/** The live cases over the socket, and what only a real process can do to a connection. */
+/** The live cases over the socket, and events that need a real server process. */
 public class SocketLiveTest extends LiveCases {
     @Override
     Transport transport() {
@@ -20,7 +20,7 @@ public class SocketLiveTest extends LiveCases {
         assertEquals(0, kill.waitFor());
     }
 
-    /** A signal is only on its way when it was sent: returns once no thread of the server runs. */
+    /** Waits until no thread of the server runs, because signals take effect later. */
     private static void freeze() throws Exception {
         signal("STOP");
         File[] threads = new File("/proc/" + System.getProperty("pocketserve.pid") + "/task").listFiles();
@@ -38,9 +38,9 @@ public class SocketLiveTest extends LiveCases {
         }
     }
 
-    /** As Android freezes an app: it stops in the middle of everything and later goes on as if nothing had been. */
+    /** Freezes the server as Android freezes apps. */
     @Test(timeout = LIMIT)
-    public void aFrozenServerIsNoticedAndComesBack() throws Exception {
+    public void aFrozenServerIsDetectedAndRecovers() throws Exception {
         try (PocketServe hasty = builder(transport()).tokenFile(new File(System.getProperty("pocketserve.token")))
                 .pingIntervalMs(200).timeoutMs(3000).build()) {
             assertEquals("4", hasty.classify("digits", digit(4)).getBest().getLabel());

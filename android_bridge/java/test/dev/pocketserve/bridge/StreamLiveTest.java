@@ -10,7 +10,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
-/** A stream of frames against a real server: each is heard of once, and the last one is answered. */
+/** A stream of frames to a real server: each gets one outcome, and the last one an answer. */
 public class StreamLiveTest {
     private static final int FRAMES = 60;
 

@@ -11,7 +11,7 @@ import java.nio.ByteOrder;
 import java.util.Arrays;
 import org.junit.Test;
 
-/** Tensors: every datatype there and back, as the wire has it. */
+/** Tensors: the wire format of every datatype, in both directions. */
 public class TensorTest {
     private static String hex(Tensor tensor) {
         byte[] bytes = new byte[tensor.buffer().remaining()];
@@ -37,7 +37,7 @@ public class TensorTest {
     }
 
     @Test
-    public void whatWentInComesOut() {
+    public void valuesSurviveTheRoundTrip() {
         float[] odd = {Float.NaN, Float.NEGATIVE_INFINITY, -0f, Float.MIN_VALUE};
         assertArrayEquals(odd, Tensor.of("t", odd, 4).floats(), 0);
         assertArrayEquals(new int[] {5, -6}, Tensor.of("t", new int[] {5, -6}, 2).ints());
@@ -62,7 +62,7 @@ public class TensorTest {
     }
 
     @Test
-    public void shortFloatsAreMadeWider() {
+    public void halfFloatsAreConverted() {
         float[] halves = {1, -2, 65_504, 0x1p-24f, Float.POSITIVE_INFINITY, -0f, 1.5f};
         assertArrayEquals(halves, raw(Datatype.FP16, "003c00c0ff7b0100007c0080003e", 7).floats(), 0);
         assertTrue(Float.isNaN(raw(Datatype.FP16, "017e", 1).floats()[0]));
@@ -81,7 +81,7 @@ public class TensorTest {
     }
 
     @Test
-    public void wrongShapesAreRefused() {
+    public void wrongShapesAreRejected() {
         long[][] shapes = {{3}, {-1, -2}, {}, {2, 2}, {1L << 40, 1L << 40}, {Long.MAX_VALUE}, {0}};
         for (long[] shape : shapes) {
             try {
@@ -96,7 +96,7 @@ public class TensorTest {
     }
 
     @Test
-    public void wrongBytesAreRefused() {
+    public void wrongBytesAreRejected() {
         for (Datatype datatype : Datatype.values()) {
             try {
                 raw(datatype, "00000000000000000000", 1 << 20);
@@ -108,7 +108,7 @@ public class TensorTest {
     }
 
     @Test
-    public void damagedTextsAreToldOf() {
+    public void damagedTextsAreReported() {
         String[] bad = {"02000000" + "61", "ffffffff", "01000000" + "61" + "00"};
         for (String hex : bad) {
             try {
@@ -121,7 +121,7 @@ public class TensorTest {
     }
 
     @Test
-    public void anotherDatatypeIsToldOf() {
+    public void anotherDatatypeIsReported() {
         Tensor tensor = Tensor.of("t", new String[] {"a"}, 1);
         Runnable[] wrong = {
             tensor::floats, tensor::doubles, tensor::ints, tensor::longs, tensor::booleans, tensor::bytesOf,

@@ -51,7 +51,7 @@ public class TranscribeTest {
     }
 
     @Test(timeout = LIMIT)
-    public void segmentsAreReceivedAsTheyCome() throws Exception {
+    public void segmentsAreReceivedAsTheyArrive() throws Exception {
         CountDownLatch received = new CountDownLatch(1);
         List<Frame> requests = new ArrayList<>();
         try (FakePeer peer = new FakePeer(c -> {
@@ -171,7 +171,7 @@ public class TranscribeTest {
     }
 
     @Test
-    public void wrongArgumentsAreRefusedAtOnce() throws Exception {
+    public void wrongArgumentsAreRejectedImmediately() throws Exception {
         try (PocketServe client = PocketServe.builder().token(FakePeer.TOKEN).build()) {
             Runnable[] calls = {
                 () -> new TranscribeOptions().temperature(Double.NaN),

@@ -13,7 +13,7 @@ import java.net.ServerSocket;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.Test;
 
-/** Whoever listens on the server's port without being the server gets a HELLO, at most an AUTH, and never a request. */
+/** A program that listens on the server's port gets a HELLO, at most an AUTH, and never a request. */
 public class UntrustedPeerTest {
     private static final int LIMIT = 30_000;
     private static final String GOOD = "{\"v\":1,\"nonce\":\"00112233445566778899aabbccddeeff\",\"auth\":\"hmac-sha256\"}";
@@ -26,7 +26,7 @@ public class UntrustedPeerTest {
         }
     }
 
-    /** Everything but the frames of the handshake is a leak. */
+    /** Every other frame is a leak. */
     private static void expectNothingMore(FakePeer.Connection connection) throws Exception {
         try {
             Frame frame = connection.next();
@@ -37,7 +37,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aWrongProofIsRefused() throws Exception {
+    public void aWrongProofIsRejected() throws Exception {
         String zeros = new String(new char[64]).replace('\0', '0');
         PocketServeException error = meet(PocketServeException.NOT_OUR_SERVER, c -> {
             c.challenge(GOOD);
@@ -50,7 +50,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aMissingProofIsRefused() throws Exception {
+    public void aMissingProofIsRejected() throws Exception {
         meet(PocketServeException.NOT_OUR_SERVER, c -> {
             c.challenge(GOOD);
             c.next();
@@ -60,12 +60,12 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aReplayedHandshakeIsRefused() throws Exception {
+    public void aReplayedHandshakeIsRejected() throws Exception {
         AtomicReference<byte[]> recorded = new AtomicReference<>();
         FakePeer.Script recording = c -> {
             c.challenge(GOOD);
             String auth = new String(c.next().body(), FakePeer.UTF_8);
-            // The client's own proof sent back, as a peer without the token could.
+            // Sends the client's own proof back, as a peer without the token could.
             recorded.set(FakePeer.json(
                     FrameType.READY, auth.substring(0, auth.length() - 1) + "," + FakePeer.LIMITS + "}"));
             c.send(recorded.get());
@@ -81,7 +81,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aServerThatAsksForNoTokenIsRefusedByAClientThatHasOne() throws Exception {
+    public void aServerWithoutAuthIsRejectedByAClientWithAToken() throws Exception {
         meet(PocketServeException.NOT_OUR_SERVER, c -> {
             c.challenge(GOOD.replace("hmac-sha256", "none"));
             expectNothingMore(c);
@@ -89,7 +89,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anotherVersionIsRefused() throws Exception {
+    public void anotherVersionIsRejected() throws Exception {
         meet(PocketServeException.UNSUPPORTED_VERSION, c -> {
             c.challenge(GOOD.replace("\"v\":1", "\"v\":0"));
             expectNothingMore(c);
@@ -136,7 +136,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void brokenHandshakesAreRefused() throws Exception {
+    public void brokenHandshakesAreRejected() throws Exception {
         String[] malformed = {
             "{\"v\":1,\"v\":1,\"nonce\":\"00112233445566778899aabbccddeeff\",\"auth\":\"hmac-sha256\"}",
             GOOD.replace("ff\"", "FF\""), GOOD.replace("\"v\":1", "\"v\":1.0"), GOOD.replace("hmac-sha256", "plain"),
@@ -151,7 +151,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void otherProtocolsAreTold() throws Exception {
+    public void otherProtocolsAreReported() throws Exception {
         PocketServeException error = meet(PocketServeException.NOT_OUR_SERVER, c -> {
             c.next();
             c.send("HTTP/1.1 400 Bad Request\r\n\r\n".getBytes(FakePeer.UTF_8));
@@ -161,7 +161,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void anUnprovenPeerCannotMakeTheClientHoldMuch() throws Exception {
+    public void anUnauthenticatedPeerCannotUseMuchMemory() throws Exception {
         byte[] header = new byte[24];
         FrameEncoder.putHeader(header, FrameType.CHALLENGE, 0, 0, 0, 0, 0x7fffffff, 0x7fffffff);
         PocketServeException error = meet(PocketServeException.NOT_OUR_SERVER, c -> {
@@ -173,7 +173,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void framesBeforeReadyAreRefused() throws Exception {
+    public void framesBeforeReadyAreRejected() throws Exception {
         for (int type : new int[] {FrameType.READY, FrameType.PING, FrameType.HELLO, 0x80}) {
             meet(PocketServeException.NOT_OUR_SERVER, c -> {
                 c.next();
@@ -193,7 +193,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aDrippingPeerIsBoundedToo() throws Exception {
+    public void aSlowPeerIsBoundedToo() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             c.next();
             byte[] challenge = FakePeer.json(FrameType.CHALLENGE, GOOD);
@@ -206,7 +206,7 @@ public class UntrustedPeerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aPeerThatHangsUpIsToldApart() throws Exception {
+    public void aPeerThatHangsUpIsReportedAsSuch() throws Exception {
         meet(PocketServeException.SERVER_UNREACHABLE, c -> c.next());
         meet(PocketServeException.SERVER_UNREACHABLE, c -> {
             c.next();

@@ -20,11 +20,11 @@ import dev.pocketserve.sample.pure.Geometry;
 import java.nio.ByteBuffer;
 
 /**
- * The camera: a preview, single pictures as JPEG, and frames for the live mode. Preview, frames and JPEG together are
- * promised by every camera2 device, legacy ones included.
+ * The camera: a preview, single pictures as JPEG, and frames for the live mode. Every camera2 device, even a legacy
+ * one, supports preview, frames and JPEG together.
  *
- * <p>{@link #open}, {@link #close}, {@link #takePicture} and {@link #setLive} belong to the main thread; the listener
- * is called on the camera's own thread, and on the main one where opening fails.
+ * <p>{@link #open}, {@link #close}, {@link #takePicture} and {@link #setLive} belong to the main thread. The listener
+ * is called on the camera's thread, or on the main thread if opening fails.
  */
 final class Camera {
     private final CameraManager manager;
@@ -69,12 +69,12 @@ final class Camera {
         return thread != null;
     }
 
-    /** Returns whether the preview is shown as in a mirror, which the system does for front cameras. */
+    /** Returns whether the system mirrors the preview, as it does for front cameras. */
     boolean isMirrored() {
         return front;
     }
 
-    /** Opens the back camera, or the only one. The view's surface must be there and the permission given. */
+    /** Opens the back camera, or the only one. Requires the view's surface and the permission. */
     void open() {
         thread = new HandlerThread("camera");
         thread.start();
@@ -124,7 +124,7 @@ final class Camera {
         Integer facing = facts.get(CameraCharacteristics.LENS_FACING);
         StreamConfigurationMap sizes = facts.get(CameraCharacteristics.SCALER_STREAM_CONFIGURATION_MAP);
         if (orientation == null || sizes == null) {
-            throw new IllegalArgumentException("it does not say what it can do");
+            throw new IllegalArgumentException("it does not list its capabilities");
         }
         sensorOrientation = orientation;
         front = facing != null && facing == CameraCharacteristics.LENS_FACING_FRONT;
@@ -141,7 +141,7 @@ final class Camera {
             return;
         }
         Size previewSize = outputs.previewSize;
-        // The view has stretched the buffer to its own size; this undoes that, fills the view and turns.
+        // Undoes the view's stretching of the buffer, fills the view and rotates.
         boolean sideways = Geometry.upright(sensorOrientation, 0, front) % 180 != 0;
         float width = sideways ? previewSize.getHeight() : previewSize.getWidth();
         float height = sideways ? previewSize.getWidth() : previewSize.getHeight();
@@ -157,7 +157,7 @@ final class Camera {
         view.setTransform(matrix);
     }
 
-    /** Takes one picture; nothing happens while the camera is not ready. */
+    /** Takes one picture; has no effect while the camera is not ready. */
     void takePicture() {
         if (session == null) {
             return;
@@ -262,7 +262,7 @@ final class Camera {
     }
 
     private void begin(CameraDevice opened, int number) {
-        if (number != opening) { // Closed in the meantime, and perhaps opened again.
+        if (number != opening) { // The camera was closed, and perhaps opened again.
             opened.close();
             return;
         }
@@ -320,7 +320,7 @@ final class Camera {
             try {
                 newest = reader.acquireLatestImage();
             } catch (IllegalStateException closed) {
-                return; // The reader was closed in the meantime.
+                return; // The reader was closed.
             }
             if (newest == null) {
                 return;

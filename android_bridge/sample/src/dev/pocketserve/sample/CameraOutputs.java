@@ -10,7 +10,7 @@ import dev.pocketserve.sample.pure.PictureSizes;
 import java.util.Arrays;
 import java.util.List;
 
-/** The camera's outputs: preview, frames and pictures. Run it on the camera's thread to release them. */
+/** The camera's outputs: preview, frames and pictures. To release them, run this on the camera's thread. */
 final class CameraOutputs implements Runnable {
     private static final int PREVIEW_LONG_SIDE = 1280;
     private static final int FRAME_LONG_SIDE = 640;
@@ -24,12 +24,12 @@ final class CameraOutputs implements Runnable {
     /**
      * Creates the outputs in sizes that the camera supports.
      *
-     * @throws IllegalArgumentException when it has none of a kind
+     * @throws IllegalArgumentException if a kind of output has no size
      */
     CameraOutputs(StreamConfigurationMap sizes, SurfaceTexture texture) {
         Size picture = largest(sizes.getOutputSizes(ImageFormat.JPEG), PICTURE_LONG_SIDE, null);
         Size frame = largest(sizes.getOutputSizes(ImageFormat.YUV_420_888), FRAME_LONG_SIDE, null);
-        // Of the frame's shape, so that its boxes fit on the preview.
+        // In the frame's aspect ratio, so that boxes fit the preview.
         previewSize = largest(sizes.getOutputSizes(SurfaceTexture.class), PREVIEW_LONG_SIDE, frame);
         pictures = ImageReader.newInstance(picture.getWidth(), picture.getHeight(), ImageFormat.JPEG, 2);
         frames = ImageReader.newInstance(frame.getWidth(), frame.getHeight(), ImageFormat.YUV_420_888, 2);

@@ -84,7 +84,7 @@ final class LiveMode implements StreamListener {
                 long number = stream.offer(body, raw ? "application/octet-stream" : "image/jpeg", options);
                 sent.put(number, new Sent(now, sideways ? height : width, sideways ? width : height));
             } catch (IllegalStateException closed) {
-                sent.clear(); // The camera had delivered one more frame.
+                sent.clear(); // The camera delivered one more frame.
             }
         }
     }

@@ -22,9 +22,9 @@ final class LiveView implements LiveMode.Listener {
     }
 
     /**
-     * Stops live mode, and restarts it if it is switched on and possible.
+     * Stops live mode, and restarts it if it is on and possible.
      *
-     * @param client null as long as there is none
+     * @param client null if there is none
      */
     void set(boolean on, PocketServe client) {
         LiveMode before = live;

@@ -99,14 +99,14 @@ final class MainScreen {
         });
     }
 
-    /** Arranges the parts side by side on a wide screen: rotation doesn't recreate the activity. */
+    /** Arranges the parts side by side on a wide screen. Rotation doesn't recreate the activity, so this runs again. */
     void arrange(Configuration screen) {
         boolean wide = screen.orientation == Configuration.ORIENTATION_LANDSCAPE;
         arrange((LinearLayout) activity.findViewById(R.id.choices), wide, ViewGroup.LayoutParams.WRAP_CONTENT, 0);
         arrange((LinearLayout) activity.findViewById(R.id.content), wide, ViewGroup.LayoutParams.MATCH_PARENT, 1);
     }
 
-    /** Gives all parts an equal share of the width or, if stacked, this share of the height. */
+    /** Gives all parts an equal share of the width, or this share of the height if stacked. */
     private static void arrange(LinearLayout parts, boolean wide, int height, int share) {
         parts.setOrientation(wide ? LinearLayout.HORIZONTAL : LinearLayout.VERTICAL);
         for (int i = 0; i < parts.getChildCount(); i++) {

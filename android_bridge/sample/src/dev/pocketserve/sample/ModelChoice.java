@@ -38,7 +38,7 @@ final class ModelChoice {
     /**
      * Lists the server's models. The previous choice stays selected if it is listed.
      *
-     * @return false when there is no model for pictures
+     * @return false if there is no model for pictures
      */
     boolean offer(List<ModelState> states) {
         menu = ModelMenu.of(states);
@@ -118,7 +118,7 @@ final class ModelChoice {
 
         @Override
         public void onNothingSelected(AdapterView<?> parent) {
-            // What was chosen stays in the settings until the server offers something else.
+            // The choice stays in the settings while the server lists nothing.
         }
     }
 }

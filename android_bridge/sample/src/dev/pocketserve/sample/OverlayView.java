@@ -45,9 +45,9 @@ public final class OverlayView extends View {
     /**
      * Draws the entries of an answer.
      *
-     * @param width of the upright picture that the answer is about, in pixels
-     * @param filling whether the picture fills the view (the preview) or lies in it as a whole
-     * @param mirrored whether it is shown mirrored, as a front camera's preview is
+     * @param width of the upright picture, in pixels
+     * @param filling whether the picture fills the view, as the preview does, or fits inside
+     * @param mirrored whether it is mirrored, as a front camera's preview
      */
     void show(Overlay found, int width, int height, boolean filling, boolean mirrored) {
         this.overlay = found;
@@ -63,7 +63,7 @@ public final class OverlayView extends View {
         show(Overlay.EMPTY, 0, 0, false, false);
     }
 
-    /** The classes' colours, half transparent; null when the mask cannot be read. */
+    /** The classes' colours, half transparent; null if the mask can't be read. */
     private static Bitmap mask(Overlay found) {
         try {
             byte[] encoded = Base64.decode(found.mask(), Base64.DEFAULT);
@@ -108,7 +108,7 @@ public final class OverlayView extends View {
         for (int i = boxes.size() - 1; i >= 0; i--) { // the best one on top
             drawFrame(canvas, geometry.frame(boxes.get(i)), boxes.get(i));
         }
-        for (int i = boxes.size() - 1; i >= 0; i--) { // frames don't cross names
+        for (int i = boxes.size() - 1; i >= 0; i--) { // so that frames don't cross names
             drawName(canvas, geometry.frame(boxes.get(i)), boxes.get(i));
         }
     }

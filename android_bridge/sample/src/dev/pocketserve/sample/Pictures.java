@@ -39,7 +39,7 @@ final class Pictures {
     /**
      * Reads the result of a picture picker.
      *
-     * @throws IOException when it cannot be read, or is too large
+     * @throws IOException if it can't be read or is too large
      */
     static byte[] read(ContentResolver resolver, Uri address) throws IOException {
         try (InputStream stream = resolver.openInputStream(address)) {
@@ -53,7 +53,7 @@ final class Pictures {
     /**
      * Reads a stream to its end.
      *
-     * @throws TooLargeException when it has more than so many bytes
+     * @throws TooLargeException if it exceeds the limit
      */
     static byte[] read(InputStream stream, int limit) throws IOException {
         ByteArrayOutputStream read = new ByteArrayOutputStream();
@@ -70,8 +70,8 @@ final class Pictures {
     /**
      * Decodes a picture upright, scaled down for the screen.
      *
-     * @param folder for a file of a moment: Android 6 reads EXIF data from files only
-     * @throws IOException when it is no picture
+     * @param folder for a temporary file, because Android 6 reads EXIF data from files only
+     * @throws IOException if it is not a picture
      */
     static Pictures decode(byte[] encoded, File folder) throws IOException {
         BitmapFactory.Options options = new BitmapFactory.Options();

@@ -24,7 +24,7 @@ enum Problem {
         this.action = action;
     }
 
-    /** Returns whether this app ended the call itself, so that no message is shown. */
+    /** Returns whether this app ended the call, so no message is needed. */
     static boolean isOurs(PocketServeException error) {
         return PocketServeException.CLOSED.equals(error.getCode())
                 || PocketServeException.CANCELLED.equals(error.getCode());

@@ -28,7 +28,7 @@ final class ProblemPanel {
         /** The first button was pressed. */
         void onAction(Problem.Action action);
 
-        /** The second one. */
+        /** The second button was pressed. */
         void onRetry();
     }
 
@@ -84,7 +84,7 @@ final class ProblemPanel {
         }
     }
 
-    /** Explains that the camera is not allowed, and what to do. */
+    /** Explains how to allow the camera. */
     void show(CameraAccess access) {
         boolean settled = access == CameraAccess.ONLY_SETTINGS;
         int help = settled ? R.string.camera_settings : R.string.camera_permission;

@@ -125,7 +125,7 @@ public final class ScanActivity extends Activity implements Camera.Listener, Vie
 
     @Override
     public void onPicture(byte[] jpeg) {
-        // None is taken here.
+        // This screen takes no pictures.
     }
 
     @Override

@@ -7,7 +7,7 @@ import dev.pocketserve.bridge.Callback;
 import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 
-/** Waits for a server that was just started, with a limit. All on the main thread. */
+/** Waits for a server that was just started, with a timeout. Main thread only. */
 final class ServerStart {
     /** Python and Flask take seconds on an old phone. */
     static final int LIMIT_S = 45;
@@ -24,7 +24,7 @@ final class ServerStart {
         /** The server accepts requests. */
         void onStarted();
 
-        /** The server doesn't answer, or another app does. */
+        /** The server doesn't answer, or another app has its port. */
         void onNotStarted(PocketServeException error);
     }
 

@@ -12,7 +12,7 @@ final class Starter {
     private final Listener listener;
     private ServerStart waiting;
 
-    /** What the activity has to do. */
+    /** The activity's part. */
     interface Listener {
         /** The app must request {@link Termux#PERMISSION} first. */
         void onTermuxPermissionNeeded();

@@ -42,7 +42,7 @@ final class SystemBars {
         view.setPadding(edges.left, edges.top, edges.right, edges.bottom);
     }
 
-    /** The old methods ignore cut-outs; the new ones are missing in the classes that this is compiled with. */
+    /** Uses reflection: the old methods ignore cut-outs, and the new ones are not in Android 6's classes. */
     private static Edges edges(WindowInsets insets) {
         if (Build.VERSION.SDK_INT >= 30) {
             try {
@@ -54,7 +54,7 @@ final class SystemBars {
                 Object all = WindowInsets.class.getMethod("getInsets", int.class).invoke(insets, wanted);
                 return new Edges(field(all, "left"), field(all, "top"), field(all, "right"), field(all, "bottom"));
             } catch (ReflectiveOperationException notThere) {
-                // The old methods below know less, and are there in every release.
+                // The old methods below ignore cut-outs, but exist in every release.
             }
         }
         return new Edges(insets.getSystemWindowInsetLeft(), insets.getSystemWindowInsetTop(),

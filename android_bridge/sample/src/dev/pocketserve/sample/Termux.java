@@ -10,8 +10,8 @@ import java.lang.reflect.InvocationTargetException;
 /**
  * Runs commands in Termux with its RUN_COMMAND intent.
  *
- * <p>The server is started without a PendingIntent for its outcome: Termux ends commands that have one together with
- * its service, and leaves the others running.
+ * <p>The server is started without a PendingIntent for its outcome, because Termux ends commands with a PendingIntent
+ * when its service ends.
  */
 final class Termux {
     static final String PERMISSION = "com.termux.permission.RUN_COMMAND";
@@ -19,12 +19,12 @@ final class Termux {
     private static final String SERVICE = "com.termux.app.RunCommandService";
     private static final String ACTION = "com.termux.RUN_COMMAND";
     private static final String EXTRA = "com.termux.RUN_COMMAND_";
-    /** PendingIntent.FLAG_MUTABLE, which Android 6 lacks and Android 12 requires: Termux adds the outcome. */
+    /** PendingIntent.FLAG_MUTABLE, which Android 6 lacks and Android 12 requires, because Termux adds the outcome. */
     private static final int FLAG_MUTABLE = 1 << 25;
 
     private final Context context;
 
-    /** Returns whether commands can be run, and if not, why. */
+    /** Returns whether commands can run, or the reason why not. */
     enum State { READY, MISSING, CANNOT, NOT_ALLOWED }
 
     Termux(Context context) {
@@ -85,7 +85,7 @@ final class Termux {
     private String send(Intent command) {
         try {
             if (Build.VERSION.SDK_INT >= 26) {
-                // Termux may be in the background; the method is newer than the classes that this is compiled with.
+                // Termux may be in the background. The method is called by reflection, because Android 6 lacks it.
                 Context.class.getMethod("startForegroundService", Intent.class).invoke(context, command);
             } else {
                 context.startService(command);

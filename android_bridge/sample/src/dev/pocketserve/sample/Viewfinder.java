@@ -10,8 +10,8 @@ import android.view.TextureView;
 import dev.pocketserve.sample.pure.CameraAccess;
 
 /**
- * The camera of a screen: open while the screen is visible, the permission is granted and the preview has a surface.
- * Main thread only.
+ * The camera of a screen. It is open while the screen is visible, the permission is granted and the preview has a
+ * surface. Main thread only.
  */
 final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayManager.DisplayListener {
     /** The request code for the permission; screens use other codes. */
@@ -70,7 +70,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
     /**
      * Opens the camera if possible.
      *
-     * @param ask whether to ask for the permission where it is missing
+     * @param ask whether to request a missing permission
      */
     void open(boolean ask) {
         if (camera.isOpen() || !view.isAvailable() || !started) {
@@ -133,7 +133,7 @@ final class Viewfinder implements TextureView.SurfaceTextureListener, DisplayMan
 
     @Override
     public void onSurfaceTextureUpdated(SurfaceTexture texture) {
-        // Nothing is drawn by us.
+        // The camera draws the preview.
     }
 
     @Override

@@ -10,9 +10,8 @@ import javax.crypto.spec.SecretKeySpec;
 /**
  * The client's half of the handshake. Each side proves that it knows the token, and neither sends it.
  *
- * <p>Send {@link #hello}; answer the CHALLENGE with {@link #answerChallenge}; check the READY with
- * {@link #acceptReady}. A client that has a token sends nothing but these frames to a peer that fails to prove that
- * it has it too.
+ * <p>Send {@link #hello}; answer the CHALLENGE with {@link #answerChallenge}; check the READY with {@link
+ * #acceptReady}. A client with a token sends only these frames to a peer that fails to prove that it knows the token.
  */
 public final class ClientHandshake {
     /** The version of the protocol that this client speaks. */
@@ -21,8 +20,8 @@ public final class ClientHandshake {
     private static final Charset ASCII = Charset.forName("US-ASCII");
     private static final long MAX_U32 = 0xffffffffL;
     private static final String UNPROVEN =
-            "what listens there could not prove that it knows the token: it is another app on the server's port, or a "
-            + "server with another token; no request was sent to it";
+            "the program on the port could not prove that it knows the token: it is another app, or a server "
+            + "with another token; no request was sent to it";
 
     private final byte[] key;
     private final byte[] hello;
@@ -34,8 +33,7 @@ public final class ClientHandshake {
      * @param token the token's text; null for a client that has none
      * @param nonce 16 random bytes, never used before
      * @param maxFrame bytes of the largest body that this client takes
-     * @param name the client's name and version for the server's log, letters, digits and {@code / . -} only; empty
-     *     for none
+     * @param name the client's name and version for the server's log: letters, digits and {@code / . -}; empty for none
      */
     public ClientHandshake(String token, byte[] nonce, long maxFrame, String name) {
         this(token, nonce, maxFrame, name, false);
@@ -70,9 +68,9 @@ public final class ClientHandshake {
     /**
      * Answers a CHALLENGE.
      *
-     * @param challenge the frame that came
+     * @param challenge the received frame
      * @return the AUTH frame
-     * @throws HandshakeException the server is not to be talked to, or talks another version
+     * @throws HandshakeException if the server is rejected, or speaks another version
      */
     public byte[] answerChallenge(Frame challenge) throws HandshakeException {
         Map<String, Object> content = document(challenge);
@@ -80,7 +78,7 @@ public final class ClientHandshake {
         if (version != VERSION) {
             throw new HandshakeException(ConnectionFault.UNSUPPORTED_VERSION, HandshakeException.Refusal.VERSION,
                     "the server speaks version " + version + " of the socket protocol, this library version " + VERSION
-                    + "; update the older of the two");
+                    + "; update the older one");
         }
         hex(content, "nonce", 32);
         checkAuth(content.get("auth"));
@@ -98,17 +96,17 @@ public final class ClientHandshake {
         } else if (!"none".equals(auth)) {
             throw malformed("auth must be hmac-sha256 or none");
         } else if (key != null) {
-            throw notOurServer("what listens there does not ask for the token: it is another app on the server's port, "
-                    + "or a server that runs with --no-auth (then use no token); no request was sent to it");
+            throw notOurServer("the program on the port does not ask for the token: it is another app, or a server "
+                    + "that runs with --no-auth (then use no token); no request was sent to it");
         }
     }
 
     /**
      * Checks a READY.
      *
-     * @param ready the frame that came
+     * @param ready the received frame
      * @return the server's limits
-     * @throws HandshakeException the server did not prove that it knows the token, or says nonsense
+     * @throws HandshakeException if the server did not prove that it knows the token, or the frame is invalid
      */
     public ConnectionLimits acceptReady(Frame ready) throws HandshakeException {
         Map<String, Object> content = document(ready);
@@ -144,8 +142,7 @@ public final class ClientHandshake {
         }
     }
 
-    /**
-     * Returns the proof that AUTH carries.
+    /** Returns the proof for AUTH.
      *
      * @param key the token's bytes
      * @param transcript see {@link #transcript}
@@ -155,8 +152,7 @@ public final class ClientHandshake {
         return proof(key, "OI1 client\0", transcript);
     }
 
-    /**
-     * Returns the proof that READY carries.
+    /** Returns the proof for READY.
      *
      * @param key the token's bytes
      * @param transcript see {@link #transcript}
@@ -215,6 +211,6 @@ public final class ClientHandshake {
 
     private static HandshakeException malformed(String message) {
         return new HandshakeException(ConnectionFault.BAD_HANDSHAKE, HandshakeException.Refusal.BROKEN,
-                "the handshake is broken: " + message);
+                "the handshake is invalid: " + message);
     }
 }

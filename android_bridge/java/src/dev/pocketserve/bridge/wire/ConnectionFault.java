@@ -1,12 +1,12 @@
 package dev.pocketserve.bridge.wire;
 
-/** The reasons of an ERROR frame, with the numbers that the protocol gives them. */
+/** The reasons of an ERROR frame, with their numbers in the protocol. */
 public enum ConnectionFault {
     /** A frame does not start with the bytes 4f 49. */
     BAD_MARK(1),
     /** Lengths, flags, reserved fields or extensions of a frame are wrong. */
     BAD_FRAME(2),
-    /** A frame type that may not come in this state, or not from this side. */
+    /** A frame type that is not allowed in this state or from this side. */
     UNEXPECTED_FRAME(3),
     /** A body beyond the limit. */
     FRAME_TOO_LARGE(4),
@@ -14,15 +14,15 @@ public enum ConnectionFault {
     BAD_REQUEST_ID(5),
     /** A proof is wrong or missing. */
     UNAUTHORIZED(6),
-    /** No version that both sides speak. */
+    /** No common version of the protocol. */
     UNSUPPORTED_VERSION(7),
-    /** The handshake, or a frame that was begun, was not finished in time. */
+    /** The handshake or a frame was not finished in time. */
     TIMEOUT(8),
-    /** The JSON of the handshake is wrong. */
+    /** The JSON of the handshake is invalid. */
     BAD_HANDSHAKE(9),
-    /** The server has as many connections as it allows. */
+    /** The server has reached its limit of connections. */
     TOO_MANY_CONNECTIONS(10),
-    /** A frame type that this version does not know and may not skip. */
+    /** An unknown frame type that must not be skipped. */
     UNKNOWN_FRAME(11),
     /** The peer does not read its answers. */
     SLOW_READER(12),
@@ -35,8 +35,7 @@ public enum ConnectionFault {
         this.number = number;
     }
 
-    /**
-     * The number that an ERROR frame carries in its arg.
+    /** Returns the number in the arg of an ERROR frame.
      *
      * @return from 1
      */
@@ -44,11 +43,10 @@ public enum ConnectionFault {
         return number;
     }
 
-    /**
-     * The fault of that number.
+    /** Returns the fault with a number.
      *
      * @param number the arg of an ERROR frame
-     * @return the fault, or null for a number that this version does not know
+     * @return the fault, or null for an unknown number
      */
     public static ConnectionFault numbered(long number) {
         for (ConnectionFault fault : values()) {

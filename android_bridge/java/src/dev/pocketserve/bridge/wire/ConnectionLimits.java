@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge.wire;
 
-/** The limits of a server for one connection, as its READY frame says. */
+/** The limits of one connection, from the server's READY frame. */
 public final class ConnectionLimits {
     private final long maxFrame;
     private final long maxInflight;
@@ -16,8 +16,7 @@ public final class ConnectionLimits {
         this.server = server;
     }
 
-    /**
-     * Bytes of the largest body that the server takes.
+    /** Returns the size of the largest body that the server accepts.
      *
      * @return from 1
      */
@@ -26,7 +25,7 @@ public final class ConnectionLimits {
     }
 
     /**
-     * Returns how many requests may be in progress at a time.
+     * Returns the maximum number of requests in progress.
      *
      * @return from 1
      */
@@ -35,7 +34,7 @@ public final class ConnectionLimits {
     }
 
     /**
-     * Returns how many bytes the bodies of all requests in progress may have.
+     * Returns the maximum size of all bodies in progress together, in bytes.
      *
      * @return from 1
      */
@@ -43,8 +42,7 @@ public final class ConnectionLimits {
         return maxBytesInflight;
     }
 
-    /**
-     * Milliseconds without a frame after which the server closes an idle connection.
+    /** Returns the milliseconds after which the server closes an idle connection.
      *
      * @return from 1
      */
@@ -55,7 +53,7 @@ public final class ConnectionLimits {
     /**
      * The server's name and version.
      *
-     * @return empty when it does not say
+     * @return empty if it does not state them
      */
     public String server() {
         return server;

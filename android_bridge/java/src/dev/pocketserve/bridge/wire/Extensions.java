@@ -7,7 +7,7 @@ import java.util.Map;
 
 /** The extensions of one frame: values by tag. Immutable. */
 public final class Extensions {
-    /** u32: milliseconds after which trying again makes sense. */
+    /** u32: milliseconds to wait before a retry. */
     public static final int RETRY_AFTER_MS = 1;
     /** ASCII: the body's content type. */
     public static final int CONTENT_TYPE = 2;
@@ -29,10 +29,9 @@ public final class Extensions {
      *
      * @param data a buffer that contains them
      * @param offset where they start
-     * @param length how many bytes they have
+     * @param length their number of bytes
      * @return the values by tag
-     * @throws WireException BAD_FRAME for lengths that do not add up, a tag that comes twice, or a known tag with a
-     *     value that it cannot have
+     * @throws WireException BAD_FRAME for inconsistent lengths, a repeated tag, or an invalid value of a known tag
      */
     public static Extensions parse(byte[] data, int offset, int length) throws WireException {
         if (length == 0) {
@@ -43,18 +42,18 @@ public final class Extensions {
         int at = offset;
         while (at < end) {
             if (end - at < 3) {
-                throw bad("the extensions end within a tag and length");
+                throw bad("the extensions end within a tag or length");
             }
             int tag = data[at] & 0xff;
             int size = (data[at + 1] & 0xff) | (data[at + 2] & 0xff) << 8;
             at += 3;
             if (size > end - at) {
-                throw bad("extension " + tag + " is longer than what ext_len leaves for it");
+                throw bad("extension " + tag + " exceeds ext_len");
             }
             byte[] value = new byte[size];
             System.arraycopy(data, at, value, 0, size);
             if (parsed.put(tag, value) != null) {
-                throw bad("extension " + tag + " comes twice");
+                throw bad("extension " + tag + " is repeated");
             }
             at += size;
         }
@@ -85,8 +84,7 @@ public final class Extensions {
         return new WireException(ConnectionFault.BAD_FRAME, message);
     }
 
-    /**
-     * All values by tag, in the order they came.
+    /** Returns all values by tag, in the received order.
      *
      * @return read-only
      */
@@ -97,7 +95,7 @@ public final class Extensions {
     /**
      * Milliseconds after which trying again makes sense.
      *
-     * @return -1 when the frame does not say
+     * @return -1 if the frame does not state it
      */
     public long retryAfterMs() {
         byte[] value = values.get(RETRY_AFTER_MS);
@@ -107,17 +105,16 @@ public final class Extensions {
     /**
      * The body's content type.
      *
-     * @return null when the frame does not say
+     * @return null if the frame does not state it
      */
     public String contentType() {
         byte[] value = values.get(CONTENT_TYPE);
         return value == null ? null : new String(value, ASCII);
     }
 
-    /**
-     * A tag that must be understood and is not.
+    /** Returns an unknown critical tag.
      *
-     * @return the tag, or -1 when there is none
+     * @return the tag, or -1 if there is none
      */
     public int unknownCritical() {
         for (int tag : values.keySet()) {
@@ -128,12 +125,11 @@ public final class Extensions {
         return -1;
     }
 
-    /**
-     * The extension content_type in its wire form.
+    /** Encodes the extension content_type.
      *
      * @param type ASCII; null gives no bytes
      * @return tag, length and value
-     * @throws IllegalArgumentException when it is too long or not ASCII
+     * @throws IllegalArgumentException if it is too long or not ASCII
      */
     public static byte[] contentType(String type) {
         if (type == null || type.isEmpty()) {

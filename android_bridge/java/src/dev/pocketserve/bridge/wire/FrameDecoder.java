@@ -4,13 +4,13 @@ import java.nio.charset.Charset;
 import java.util.Arrays;
 
 /**
- * Bytes of one connection to frames. Not thread-safe: one reader at a time.
+ * Decodes the frames of one connection. Not thread-safe.
  *
- * <p>Small frames go through {@link #feed}. A large body can be received where it stays: while {@link #bodyMissing} is
- * above 0, read straight into {@link #body} at {@link #bodyOffset} and say so with {@link #bodyReceived}.
+ * <p>Pass small frames to {@link #feed}. A large body can be received without a copy: while {@link #bodyMissing} is
+ * above 0, read directly into {@link #body} at {@link #bodyOffset}, then call {@link #bodyReceived}.
  *
- * <p>Lengths are unsigned 32-bit numbers and are kept as longs until a limit was applied. No memory is taken before,
- * and beyond a megabyte it grows with what has come.
+ * <p>Lengths are unsigned 32-bit numbers, kept as longs until they are checked against a limit. Memory is allocated
+ * after that; beyond a megabyte, it grows with the received bytes.
  */
 public final class FrameDecoder {
     private static final int MAX_EXT_BYTES = 4096;
@@ -48,8 +48,8 @@ public final class FrameDecoder {
     /**
      * Starts at the beginning of a connection.
      *
-     * @param side who reads
-     * @param maxBody bytes that the body of a REQUEST, RESPONSE or PART may have, else FRAME_TOO_LARGE
+     * @param side the reading side
+     * @param maxBody the limit for the body of a REQUEST, RESPONSE or PART, in bytes; beyond it, FRAME_TOO_LARGE
      */
     public FrameDecoder(Side side, int maxBody) {
         this.side = side;
@@ -62,7 +62,7 @@ public final class FrameDecoder {
     }
 
     /**
-     * Returns whether a frame was begun and is not whole yet.
+     * Returns whether a frame is incomplete.
      *
      * @return false between frames
      */
@@ -71,13 +71,13 @@ public final class FrameDecoder {
     }
 
     /**
-     * Takes bytes until a frame is whole or all are used. Take the frame with {@link #take} before the next call.
+     * Reads bytes until a frame is complete or all are used. Get the frame with {@link #take} before the next call.
      *
      * @param bytes a buffer that contains them
      * @param offset where they start
      * @param length how many there are
-     * @return how many were used
-     * @throws WireException the peer broke the protocol; the decoder must not be used any more
+     * @return the number of used bytes
+     * @throws WireException if the peer violated the protocol; do not use the decoder afterwards
      */
     public int feed(byte[] bytes, int offset, int length) throws WireException {
         int at = offset;
@@ -106,10 +106,9 @@ public final class FrameDecoder {
         return at - offset;
     }
 
-    /**
-     * The frame that became whole.
+    /** Returns the complete frame.
      *
-     * @return null when there is none; a frame is handed out once
+     * @return null if there is none; each frame is returned once
      */
     public Frame take() {
         Frame frame = ready;
@@ -118,18 +117,16 @@ public final class FrameDecoder {
     }
 
     /**
-     * Bytes of the body that can be put into {@link #body} now, once all before it is there; a large body takes
-     * several turns.
+     * Returns the number of bytes that may be read into {@link #body} now. A large body takes several rounds.
      *
-     * @return 0 when the decoder is not within a body
+     * @return 0 if the decoder is not within a body
      */
     public int bodyMissing() {
         boolean within = body != null && middleFilled == middle.length;
         return within ? body.length - bodyFilled : 0;
     }
 
-    /**
-     * The memory of the body that is being received.
+    /** Returns the buffer of the body that is being received.
      *
      * @return valid until the next call of {@link #bodyReceived}
      */
@@ -138,7 +135,7 @@ public final class FrameDecoder {
     }
 
     /**
-     * Returns the place of the body's next byte.
+     * Returns the position of the body's next byte.
      *
      * @return an index of {@link #body}
      */
@@ -146,11 +143,10 @@ public final class FrameDecoder {
         return bodyFilled;
     }
 
-    /**
-     * Says that bytes were put into the body.
+    /** Records that bytes were read into the body.
      *
-     * @param count how many
-     * @throws WireException the frame that became whole breaks the protocol
+     * @param count their number
+     * @throws WireException if the complete frame violates the protocol
      */
     public void bodyReceived(int count) throws WireException {
         bodyFilled += count;
@@ -164,7 +160,7 @@ public final class FrameDecoder {
         int count = Math.min(head.length - headFilled, length);
         System.arraycopy(bytes, at, head, headFilled, count);
         headFilled += count;
-        // The first bytes show whether the peer uses another protocol.
+        // Detects other protocols early.
         if (head[0] != 0x4f || headFilled > 1 && head[1] != 0x49) {
             throw new WireException(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49");
         }
@@ -243,10 +239,10 @@ public final class FrameDecoder {
         int length = u16(head, 12);
         if (type == FrameType.REQUEST) {
             if (length == 0 || length > FrameEncoder.MAX_TARGET_BYTES) {
-                throw bad("target_len must lie between 1 and 1024, not " + length);
+                throw bad("target_len must be between 1 and 1024, not " + length);
             }
         } else if (length != 0) {
-            throw bad("target_len must be 0 in a frame that is no REQUEST");
+            throw bad("target_len must be 0 in frames other than REQUEST");
         }
     }
 
@@ -286,7 +282,7 @@ public final class FrameDecoder {
         }
         if (!expected) {
             throw new WireException(
-                    ConnectionFault.UNEXPECTED_FRAME, FrameType.name(type) + " may not come here");
+                    ConnectionFault.UNEXPECTED_FRAME, FrameType.name(type) + " is not allowed here");
         }
         if (type == FrameType.REQUEST) {
             long id = u32(head, 4);
@@ -310,7 +306,7 @@ public final class FrameDecoder {
     private void checkSize(int type) throws WireException {
         long length = u32(head, 20);
         if (state != State.OPEN && u16(head, 14) != 0) {
-            throw bad("there are no extensions before READY");
+            throw bad("extensions are not allowed before READY");
         }
         // Before READY the peer is unauthenticated, so its frames may take one page of memory at most.
         long maximum = state != State.OPEN ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES

@@ -2,9 +2,9 @@ package dev.pocketserve.bridge.wire;
 
 import java.nio.charset.Charset;
 
-/** Frames to bytes. */
+/** Encodes frames. */
 public final class FrameEncoder {
-    /** Bytes of every frame's header. */
+    /** The size of a frame's header in bytes. */
     public static final int HEADER_BYTES = 24;
     /** The longest target of a REQUEST in bytes. */
     public static final int MAX_TARGET_BYTES = 1024;
@@ -16,15 +16,15 @@ public final class FrameEncoder {
     }
 
     /**
-     * Header, target and extensions of a REQUEST; its body follows as it is.
+     * Encodes header, target and extensions of a REQUEST; the body follows them.
      *
      * @param requestId from 1 to 2^32 - 1
-     * @param deadlineMs milliseconds that the server has left; 0 leaves it to the server
+     * @param deadlineMs remaining milliseconds; 0 for the server's default
      * @param target ASCII, such as {@code POST /predictions/digits?top_k=3}
      * @param contentType the body's, or null
      * @param jsonLength bytes of JSON at the body's start
      * @param bodyLength bytes of the body
-     * @param spare further bytes to leave free at the end, for a body that is sent together with this
+     * @param spare free bytes at the end, for a body that is sent in the same write
      * @return an array of the head's length plus {@code spare}
      */
     public static byte[] requestHead(
@@ -43,8 +43,7 @@ public final class FrameEncoder {
         return head;
     }
 
-    /**
-     * A whole frame whose body is one JSON document.
+    /** Encodes a frame whose body is one JSON document.
      *
      * @param type a constant of {@link FrameType}
      * @param requestId the request, or 0
@@ -59,8 +58,7 @@ public final class FrameEncoder {
         return frame;
     }
 
-    /**
-     * A whole frame without a body: CANCEL, PING or PONG.
+    /** Encodes a frame without a body: CANCEL, PING or PONG.
      *
      * @param type a constant of {@link FrameType}
      * @param requestId the request of a CANCEL, else 0

@@ -1,10 +1,10 @@
 package dev.pocketserve.bridge.wire;
 
-/** Numbers of the frame types. They are plain ints because a peer may send any of 256. */
+/** Numbers of the frame types, as ints, because a peer may send any of 256. */
 public final class FrameType {
     /** Client: versions, nonce, limits. */
     public static final int HELLO = 0x01;
-    /** Server: version, nonce, how to authenticate. */
+    /** Server: version, nonce, authentication method. */
     public static final int CHALLENGE = 0x02;
     /** Client: its proof. */
     public static final int AUTH = 0x03;
@@ -14,19 +14,19 @@ public final class FrameType {
     public static final int REQUEST = 0x10;
     /** Server: the answer to one call. */
     public static final int RESPONSE = 0x11;
-    /** Server: some bytes of the answer to a call, before its RESPONSE. */
+    /** Server: a part of the answer's body, before its RESPONSE. */
     public static final int PART = 0x12;
-    /** Client: the answer to a call is not needed any more. */
+    /** Client: cancel a call. */
     public static final int CANCEL = 0x20;
-    /** Both: are you there? */
+    /** Both: request a PONG. */
     public static final int PING = 0x30;
-    /** Both: yes. */
+    /** Both: answer a PING. */
     public static final int PONG = 0x31;
     /** Server: no new requests on this connection. */
     public static final int GOAWAY = 0x40;
     /** Both: the connection ends because of a fault. */
     public static final int ERROR = 0x41;
-    /** Types from here on are skipped by those who do not know them. */
+    /** The first type that receivers skip if they do not know it. */
     public static final int FIRST_SKIPPED = 0x80;
 
     private FrameType() {
@@ -64,8 +64,7 @@ public final class FrameType {
         return type == REQUEST || type == RESPONSE || type == PING || type == PONG || type == GOAWAY || type == ERROR;
     }
 
-    /**
-     * The name of a type for messages.
+    /** Returns the name of a type for messages.
      *
      * @param type 0 to 255
      * @return such as {@code PING}, or {@code type 0x7f}

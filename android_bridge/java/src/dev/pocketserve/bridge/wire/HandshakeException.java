@@ -1,29 +1,29 @@
 package dev.pocketserve.bridge.wire;
 
-/** The handshake failed: nothing but the handshake was sent. */
+/** The handshake failed; no request was sent. */
 public final class HandshakeException extends WireException {
     private static final long serialVersionUID = 1L;
 
     /** See {@link #getRefusal}. */
     private final Refusal refusal;
 
-    /** The party that is to change something. */
+    /** The reason of a failed handshake. */
     public enum Refusal {
-        /** The program that listens there did not prove that it knows the token. */
+        /** The program on the port did not prove that it knows the token. */
         NOT_OUR_SERVER,
         /** The server requires a token and this client has none. */
         TOKEN_NEEDED,
-        /** The server speaks no version that was offered. */
+        /** The server supports none of the offered versions. */
         VERSION,
-        /** The messages of the handshake are wrong. */
+        /** The messages of the handshake are invalid. */
         BROKEN
     }
 
     /**
      * Names a refusal.
      *
-     * @param fault the protocol's name for it
-     * @param refusal who is to change something
+     * @param fault its name in the protocol
+     * @param refusal the reason
      * @param message one sentence
      */
     public HandshakeException(ConnectionFault fault, Refusal refusal, String message) {
@@ -32,7 +32,7 @@ public final class HandshakeException extends WireException {
     }
 
     /**
-     * The party that is to change something.
+     * Returns the reason of the failed handshake.
      *
      * @return never null
      */

@@ -9,8 +9,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * JSON of the handshake: UTF-8, no duplicate keys, nothing lenient. The platform's {@code org.json} takes single
- * quotes, comments and duplicate keys, so it is not used for what an unproven peer says.
+ * Parses the JSON of the handshake strictly: UTF-8, no duplicate keys. The platform's {@code org.json} accepts single
+ * quotes, comments and duplicate keys, so it is not used for data of an unauthenticated peer.
  *
  * <p>Values become {@code Map<String, Object>}, {@code List<Object>}, String, Long (or Double), Boolean and null.
  */
@@ -24,12 +24,11 @@ public final class StrictJson {
         this.text = text;
     }
 
-    /**
-     * Reads a document whose top must be an object.
+    /** Parses a document that must be an object.
      *
      * @param document UTF-8
      * @return the members in their order
-     * @throws IllegalArgumentException when it is anything else
+     * @throws IllegalArgumentException if it is anything else
      */
     public static Map<String, Object> object(byte[] document) {
         String text;
@@ -47,14 +46,14 @@ public final class StrictJson {
         Map<String, Object> members = reader.members(0);
         reader.space();
         if (reader.at != text.length()) {
-            throw reader.wrong("something follows the document");
+            throw reader.wrong("text follows the document");
         }
         return members;
     }
 
     private Object value(int depth) {
         if (depth > MAX_DEPTH) {
-            throw wrong("it nests too deeply");
+            throw wrong("it is nested too deeply");
         }
         space();
         switch (peek()) {
@@ -82,7 +81,7 @@ public final class StrictJson {
             expect(':');
             Object value = value(depth + 1);
             if (result.containsKey(name)) {
-                throw wrong("a key comes twice");
+                throw wrong("a key is repeated");
             }
             result.put(name, value);
             if (!another('}')) {
@@ -180,7 +179,7 @@ public final class StrictJson {
         StringBuilder read = new StringBuilder();
         while (peek() != '"') {
             if (at >= text.length()) {
-                throw wrong("a string does not end");
+                throw wrong("a string is not terminated");
             }
             char next = text.charAt(at++);
             if (next < 0x20) {
@@ -200,13 +199,13 @@ public final class StrictJson {
             return "\"\\/\b\f\n\r\t".charAt(index);
         }
         if (kind != 'u' || at + 4 > text.length()) {
-            throw wrong("a wrong escape");
+            throw wrong("an invalid escape");
         }
         int code = 0;
         for (int end = at + 4; at < end; at++) {
             int digit = Character.digit(text.charAt(at), 16);
             if (digit < 0) {
-                throw wrong("a wrong escape");
+                throw wrong("an invalid escape");
             }
             code = code * 16 + digit;
         }

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge.wire;
 
-/** The peer broke the protocol; the connection cannot be used any more. */
+/** The peer violated the protocol; the connection can't be used any more. */
 public class WireException extends Exception {
     private static final long serialVersionUID = 1L;
 
@@ -10,7 +10,7 @@ public class WireException extends Exception {
     /**
      * Names a fault.
      *
-     * @param fault which rule was broken
+     * @param fault the violated rule
      * @param message one sentence with the field and the value
      */
     public WireException(ConnectionFault fault, String message) {
@@ -19,7 +19,7 @@ public class WireException extends Exception {
     }
 
     /**
-     * Returns the rule that was broken.
+     * Returns the violated rule.
      *
      * @return never null
      */

@@ -5,7 +5,7 @@ import static org.junit.Assert.assertEquals;
 import java.util.Arrays;
 import org.junit.Test;
 
-/** The numbers that were worked out by hand when the protocol was designed: the key is the bytes 00 to 1f. */
+/** Compares with the protocol's worked example; the key is the bytes 00 to 1f. */
 public class ClientHandshakeTest {
     private static byte[] filled(int value) {
         byte[] bytes = new byte[16];

@@ -10,7 +10,7 @@ import static org.junit.Assert.fail;
 import java.util.Random;
 import org.junit.Test;
 
-/** Checks what the vectors cannot say: bodies received in place, numbers beyond int, any bytes at all. */
+/** Checks cases without vectors: bodies received in place, numbers beyond int, random bytes. */
 public class FrameDecoderTest {
     private static FrameDecoder open(int maxBody) {
         FrameDecoder decoder = new FrameDecoder(FrameDecoder.Side.CLIENT, maxBody);
@@ -26,7 +26,7 @@ public class FrameDecoderTest {
     }
 
     @Test
-    public void bodiesAreReceivedWhereTheyStay() throws Exception {
+    public void bodiesAreReceivedInPlace() throws Exception {
         byte[] body = new byte[1000];
         new Random(1).nextBytes(body);
         byte[] frame = response(7, body);
@@ -95,7 +95,7 @@ public class FrameDecoderTest {
         for (int round = 0; round < 20_000; round++) {
             byte[] bytes = new byte[random.nextInt(120)];
             random.nextBytes(bytes);
-            // Mostly near the truth, or every round would end at the mark.
+            // Mostly valid bytes, because otherwise every round would end at the mark.
             if (bytes.length > 24 && random.nextInt(10) > 0) {
                 int[] types = {0x11, 0x11, 0x30, 0x31, 0x40, 0x41, 0x99};
                 FrameEncoder.putHeader(bytes, types[random.nextInt(types.length)], random.nextInt(2), 200, 0,

@@ -8,7 +8,7 @@ import java.nio.charset.Charset;
 import java.util.Map;
 import org.junit.Test;
 
-/** JSON as unproven peers may send it. */
+/** JSON from unauthenticated peers. */
 public class StrictJsonTest {
     private static final Charset UTF_8 = Charset.forName("UTF-8");
 
@@ -24,7 +24,7 @@ public class StrictJsonTest {
     }
 
     @Test
-    public void badDocumentsAreRefused() {
+    public void badDocumentsAreRejected() {
         String deep = new String(new char[5000]).replace("\0", "[");
         String[] bad = {
             "", " ", "[]", "1", "{", "{}x", "{}{}", "{a:1}", "{'a':1}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{,}",

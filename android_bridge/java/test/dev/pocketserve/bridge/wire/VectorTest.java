@@ -100,7 +100,7 @@ public class VectorTest {
         }
     }
 
-    /** Whole, and byte by byte unless that would take minutes. */
+    /** Feeds vectors as a whole, and byte by byte unless that would take minutes. */
     private static int[] steps(byte[] bytes) {
         int whole = Math.max(1, bytes.length);
         return bytes.length <= 1 << 20 ? new int[] {whole, 1, 25} : new int[] {whole, 4099};
@@ -154,7 +154,7 @@ public class VectorTest {
     }
 
     @Test
-    public void whatAClientSendsIsMadeAlike() throws Exception {
+    public void encodedFramesMatchTheVectors() throws Exception {
         int checked = 0;
         for (Vector vector : vectors("valid", "frames")) {
             if (!vector.content.getString("receiver").equals("server") || !vector.content.optBoolean("canonical")) {
@@ -174,7 +174,7 @@ public class VectorTest {
         assertTrue("too few vectors of what a client sends: " + checked, checked > 3);
     }
 
-    /** Appends one frame; false for extensions that this library never sends. */
+    /** Appends one frame. Returns false for extensions that this library never sends. */
     private static boolean encode(ByteArrayOutputStream encoded, JSONObject frame, byte[] bin) throws Exception {
         int type = frame.getInt("type");
         JSONArray ext = frame.getJSONArray("ext");

@@ -31,7 +31,7 @@ public sealed class ChatEvent {
 }
 
 /**
- * Sends a chat; the flow emits the answer while the model writes it, and ends with [ChatEvent.End].
+ * Sends a chat. The flow emits the answer while the model writes it, and ends with [ChatEvent.End].
  *
  * Nothing is sent before the flow is collected; each collection sends the chat again. Cancelling the collector stops
  * the model. An error ends the flow with [PocketServeException]. Pieces that are not collected yet are buffered.

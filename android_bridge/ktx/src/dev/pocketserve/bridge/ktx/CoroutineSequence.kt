@@ -36,7 +36,7 @@ public class CoroutineSequence internal constructor(
     /**
      * Sends the raw input of the next step.
      *
-     * @param contentType their media type, such as `audio/wav`
+     * @param contentType its media type, such as `audio/wav`
      * @param options options of the answer; null for the server's defaults
      */
     public suspend fun predict(input: ByteArray, contentType: String, options: PredictOptions? = null): Prediction =
@@ -71,7 +71,7 @@ public class CoroutineSequence internal constructor(
         }
 
     private inline fun <R> step(send: (Boolean) -> R): R {
-        sent = true // a cancelled first step may have begun all the same
+        sent = true // a cancelled first step may have started nevertheless
         val answer = send(!begun)
         begun = true
         return answer

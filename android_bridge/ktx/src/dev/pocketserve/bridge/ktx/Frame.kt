@@ -10,9 +10,9 @@ private const val RGBA_BYTES = 4
  * A picture for a model: encoded, or raw pixels with their description.
  *
  * @property bytes must not change before the answer
- * @property format `nv21` or `rgba`; null when the bytes are an encoded picture, which describes itself
- * @property width pixels; 0 when the bytes are an encoded picture
- * @property height pixels; 0 when the bytes are an encoded picture
+ * @property format `nv21` or `rgba`; null for an encoded picture
+ * @property width pixels; 0 for an encoded picture
+ * @property height pixels; 0 for an encoded picture
  * @property rotation degrees clockwise that turn the picture upright: 0, 90, 180 or 270
  */
 public class Frame private constructor(
@@ -33,7 +33,7 @@ public class Frame private constructor(
         public fun encoded(picture: ByteArray): Frame = Frame(picture, null, 0, 0, 0)
 
         /**
-         * Returns a frame of packed NV21, as Android's first camera API returns it.
+         * Returns a frame of packed NV21, as from Android's first camera API.
          *
          * @param bytes exactly [Nv21.size] of them
          * @param rotation degrees clockwise that turn the picture upright
@@ -45,8 +45,8 @@ public class Frame private constructor(
         }
 
         /**
-         * Copies a frame of three planes, as `YUV_420_888` of Android's `Image` and of CameraX's `ImageProxy` has them.
-         * Buffers are read from their positions and not changed; the image may be closed immediately.
+         * Copies a frame of three planes, such as `YUV_420_888` of Android's `Image` or CameraX's `ImageProxy`. Buffers
+         * are read from their positions and not changed; you may close the image immediately.
          *
          * @param yRowStride bytes from one row of Y to the next
          * @param uvRowStride bytes from one row of U, or V, to the next
@@ -70,7 +70,7 @@ public class Frame private constructor(
         }
 
         /**
-         * Copies a frame of red, green, blue and alpha, a byte each: a bitmap's, or CameraX's `RGBA_8888`.
+         * Copies a frame of red, green, blue and alpha, one byte each, such as a bitmap's or CameraX's `RGBA_8888`.
          *
          * @param pixels read from its position and not changed
          * @param rowStride bytes from one row to the next
@@ -82,7 +82,7 @@ public class Frame private constructor(
             val row = RGBA_BYTES.toLong() * width
             val needed = rowStride.toLong() * (height - 1) + row
             require(row * height <= Int.MAX_VALUE && rowStride >= row && pixels.remaining() >= needed) {
-                "${pixels.remaining()} bytes are no $height rows of $row bytes, each $rowStride behind the one before"
+                "${pixels.remaining()} bytes are too few for $height rows of $row bytes with a stride of $rowStride"
             }
             val packed = ByteArray((row * height).toInt())
             val source = pixels.duplicate()
@@ -94,7 +94,7 @@ public class Frame private constructor(
         }
 
         private fun raw(format: String, bytes: ByteArray, width: Int, height: Int, rotation: Int): Frame {
-            require(rotation in 0..270 && rotation % 90 == 0) { "a rotation is 0, 90, 180 or 270, not $rotation" }
+            require(rotation in 0..270 && rotation % 90 == 0) { "a rotation must be 0, 90, 180 or 270, not $rotation" }
             return Frame(bytes, format, width, height, rotation)
         }
     }

@@ -43,7 +43,7 @@ public fun Flow<Frame>.answers(
  * Sends these frames through a generated class, as `answers(server, model)` does with a model's name:
  * `answers(server) { digits.classifyNv21(it.bytes, it.width, it.height, it.rotation) }`.
  *
- * @param ask a blocking call with this client; it runs on a thread of the client
+ * @param ask a blocking call with this client; runs on a thread of the client
  */
 public fun <A> Flow<Frame>.answers(server: PocketServe, ask: (Frame) -> A): Flow<FrameAnswer<A>> {
     val calls = server.coroutines()

@@ -31,10 +31,10 @@ public sealed class TranscriptEvent {
 }
 
 /**
- * Writes down the speech in a sound; the flow emits each segment as it comes, and ends with [TranscriptEvent.End].
+ * Transcribes the speech in a sound. The flow emits each segment when it arrives, and ends with [TranscriptEvent.End].
  *
- * Nothing is sent before the flow is collected, and each collection asks again. Cancelling the collector stops the
- * model. An error ends the flow with [PocketServeException]. Segments that are not collected yet are kept.
+ * Nothing is sent before the flow is collected; each collection sends the sound again. Cancelling the collector stops
+ * the model. An error ends the flow with [PocketServeException]. Segments that are not collected yet are buffered.
  *
  * @param sound the bytes of a recording; must not change while the flow is collected
  * @param options options of the transcript; null for the model's defaults

@@ -12,12 +12,12 @@ public enum CameraAccess {
     /**
      * Returns the permission's state after Android's answer.
      *
-     * <p>Android gives no reason for a no. It asks to explain (shouldShowRequestPermissionRationale) after the first
-     * no, and no longer after the final one. It does not either when the very first question was only dismissed.
+     * <p>Android gives no reason for a denial. It asks for an explanation (shouldShowRequestPermissionRationale) after
+     * the first denial, but not after the final one, nor if the first dialog was only dismissed.
      *
-     * @param explainBefore whether Android asked to explain before the question
+     * @param explainBefore whether Android asked for an explanation before the request
      * @param explainAfter the same after it
-     * @param earlier whether the user was asked before
+     * @param earlier whether the app has requested the permission before
      */
     public static CameraAccess after(boolean granted, boolean explainBefore, boolean explainAfter, boolean earlier) {
         if (granted) {

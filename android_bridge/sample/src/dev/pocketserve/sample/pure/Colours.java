@@ -54,9 +54,9 @@ public final class Colours {
     }
 
     /**
-     * Makes a mask half transparent, and clear where the background is.
+     * Makes a mask half transparent, and its background clear.
      *
-     * @param pixels as they were decoded, 0xAARRGGBB each, in the classes' colours; changed here
+     * @param pixels the decoded mask in the classes' colours, 0xAARRGGBB each; changed in place
      * @param clear numbers of the classes that are not drawn
      */
     public static void veil(int[] pixels, int[] clear) {

@@ -15,7 +15,7 @@ public final class Edges {
         this.bottom = bottom;
     }
 
-    /** Returns the sum of both distances, side by side. */
+    /** Returns the sum of both distances for each side. */
     public Edges plus(Edges other) {
         return new Edges(left + other.left, top + other.top, right + other.right, bottom + other.bottom);
     }

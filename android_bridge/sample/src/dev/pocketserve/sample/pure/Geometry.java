@@ -35,7 +35,7 @@ public final class Geometry {
         return centred(scale, width, height, viewWidth, viewHeight);
     }
 
-    /** Returns the same mirrored, as for a front camera's preview. */
+    /** Returns a mirrored copy, as for a front camera's preview. */
     public Geometry mirrored() {
         return new Geometry(scale, left, top, width, !mirrored);
     }
@@ -58,10 +58,10 @@ public final class Geometry {
     }
 
     /**
-     * Returns where a name stands: above its frame, inside where there is no room, and within the view.
+     * Returns the position of a name: above its frame, or inside if there is no space, and within the view.
      *
-     * @param frame as {@link #frame} gives it
-     * @return left and lower edge of the name's ground
+     * @param frame the result of {@link #frame}
+     * @return left and lower edge of the name's background
      */
     public static float[] nameAt(float[] frame, float nameWidth, float nameHeight, int viewWidth) {
         float start = Math.max(0, Math.min(frame[0], viewWidth - nameWidth));
@@ -69,10 +69,10 @@ public final class Geometry {
     }
 
     /**
-     * Returns how far a picture of a back or front camera must be turned clockwise to stand upright.
+     * Returns the degrees clockwise that turn a camera's picture upright.
      *
-     * @param sensor degrees by which the sensor is mounted, see SENSOR_ORIENTATION
-     * @param display degrees by which the screen's content is turned: 0, 90, 180 or 270
+     * @param sensor the mounting angle of the sensor in degrees, see SENSOR_ORIENTATION
+     * @param display the rotation of the screen's content in degrees: 0, 90, 180 or 270
      * @param front whether the camera faces the user
      */
     public static int upright(int sensor, int display, boolean front) {

@@ -12,7 +12,7 @@ import java.util.TreeMap;
 
 /** The models and versions to choose from: ready ones that may take pictures. */
 public final class ModelMenu {
-    /** Tasks that take no picture. All others are listed, unknown ones included. */
+    /** Tasks that take no picture. All others are listed, including unknown ones. */
     private static final Set<String> WITHOUT_PICTURES = new HashSet<>(Arrays.asList(
             "tensors", "recommendation", "question-answering", "voice-activity"));
     private static final String[] FAMILIES_WITHOUT_PICTURES = {"tabular-", "text-", "audio-"};
@@ -27,10 +27,9 @@ public final class ModelMenu {
         final boolean standard;
         final String task;
 
-        /**
-         * Takes what the server says.
+        /** Creates a row of the server's index.
          *
-         * @param version empty when the model has none
+         * @param version empty if the model has none
          * @param standard whether this is the default version
          * @param task empty until it is known
          */

@@ -8,17 +8,17 @@ import org.json.JSONArray;
 import org.json.JSONObject;
 
 /**
- * The drawings of an answer: boxes, bodies and a mask, in pixels of the picture. Its numbers are bounded; NaN draws
- * nothing.
+ * The drawings of an answer: boxes, bodies and a mask, in pixels of the picture. Their number is bounded; NaN is not
+ * drawn.
  */
 public final class Overlay {
     /** An answer without anything to draw. */
     public static final Overlay EMPTY = new Overlay();
-    /** Further ones would only hide the picture. */
+    /** The maximum number of drawings; more would hide the picture. */
     private static final int MOST = 100;
     private static final int MOST_POINTS = 200;
     private static final int LONGEST_NAME = 60;
-    /** Longer masks in base64 are not drawn: 4 million pixels take less. */
+    /** Longer masks in base64 are not drawn; 4 million pixels need less. */
     private static final int LONGEST_MASK = 8 << 20;
     private static final String BACKGROUND = "background";
 
@@ -129,12 +129,12 @@ public final class Overlay {
         return Collections.unmodifiableList(bodies);
     }
 
-    /** Returns the mask's PNG in base64; empty when there is none. */
+    /** Returns the mask's PNG in base64; empty if there is none. */
     public String mask() {
         return mask;
     }
 
-    /** Returns the part of the picture that the mask covers; null when there is none. */
+    /** Returns the part of the picture that the mask covers; null if there is none. */
     public Area maskArea() {
         return maskArea;
     }

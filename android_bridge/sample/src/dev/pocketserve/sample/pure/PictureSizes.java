@@ -1,6 +1,6 @@
 package dev.pocketserve.sample.pure;
 
-/** Chooses among the sizes that a camera offers, each of them {width, height} in pixels. */
+/** Chooses among a camera's sizes, {width, height} in pixels. */
 public final class PictureSizes {
     private PictureSizes() {
     }
@@ -9,7 +9,7 @@ public final class PictureSizes {
      * Returns the largest size within a limit, or the smallest size if all are larger.
      *
      * @param like preferably of this shape; null for any
-     * @throws IllegalArgumentException when there is none
+     * @throws IllegalArgumentException if there is none
      */
     public static int[] largest(int[][] sizes, int longSide, int[] like) {
         if (sizes.length == 0) {

@@ -9,8 +9,8 @@ public final class SharedPicture {
      * Returns whether to open it. File addresses are rejected, because they would be opened with this app's rights,
      * private files included; content addresses are opened with the sender's rights.
      *
-     * @param type MIME type as the sender says; null when it does not
-     * @param scheme of the address; null when there is none
+     * @param type the sender's MIME type, or null
+     * @param scheme of the address; null if there is none
      */
     public static boolean accepted(String type, String scheme) {
         return type != null && type.startsWith("image/") && "content".equals(scheme);

@@ -10,7 +10,7 @@ import dev.pocketserve.bridge.Prediction;
 import java.io.File;
 import org.junit.Test;
 
-/** Asks a real server as the app does: list, choose, ask, draw. */
+/** Uses a real server like the app: list, choose, send, draw. */
 public class LiveTest {
     @Test(timeout = 120_000)
     public void listChooseAskDraw() throws Exception {

@@ -7,7 +7,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import org.junit.Test;
 
-/** Checks what a person can choose from. */
+/** Checks the models and versions in the menu. */
 public class ModelMenuTest {
     private static ModelMenu.Row row(String model, String version, boolean ready, boolean standard, String task) {
         return new ModelMenu.Row(model, version, ready, standard, task);
@@ -24,19 +24,19 @@ public class ModelMenuTest {
             row("own", "", true, true, "counting-cells")));
 
     @Test
-    public void readyModelsThatMayTakePicturesAreOffered() {
+    public void readyModelsForPicturesAreListed() {
         assertEquals(Arrays.asList("digits", "numbers", "own"), menu.models());
     }
 
     @Test
-    public void theDefaultVersionIsFirstAndWhatCannotRunIsNotOffered() {
+    public void theDefaultVersionIsFirstAndUnavailableOnesAreHidden() {
         assertEquals(Arrays.asList("tflite", "onnx"), menu.versions("numbers"));
         assertEquals(Collections.singletonList(""), menu.versions("own"));
         assertEquals(Collections.emptyList(), menu.versions("petals"));
     }
 
     @Test
-    public void whatWasChosenBeforeStaysWhereItCan() {
+    public void thePreviousChoiceStaysIfPossible() {
         assertEquals("numbers", menu.modelLike("numbers"));
         assertEquals("digits", menu.modelLike("gone"));
         assertEquals("digits", menu.modelLike(null));

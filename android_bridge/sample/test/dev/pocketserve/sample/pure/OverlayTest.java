@@ -8,7 +8,7 @@ import static org.junit.Assert.assertTrue;
 import org.json.JSONObject;
 import org.junit.Test;
 
-/** Checks what is drawn of answers, those of a broken or hostile server included. */
+/** Checks the drawings of answers, including those of a broken or hostile server. */
 public class OverlayTest {
     private static final Geometry TWICE = Geometry.fitted(100, 100, 200, 200);
 
@@ -43,7 +43,7 @@ public class OverlayTest {
     }
 
     @Test
-    public void pointsThatAreNoBodyOfCocoHaveNoLines() throws Exception {
+    public void pointsOtherThanCocosHaveNoLines() throws Exception {
         Overlay overlay = read("{'keypoints': [{'x': 1, 'y': 2}, {'x': 3, 'y': 4, 'score': 0.8}, 5]}", "");
         assertArrayEquals(new float[] {2, 4, 6, 8}, overlay.bodies().get(0).points(TWICE), 0);
         assertEquals(0, overlay.bodies().get(0).lines(TWICE).length);
@@ -68,7 +68,7 @@ public class OverlayTest {
     }
 
     @Test
-    public void whatCannotBeDrawnIsLeftOut() throws Exception {
+    public void invalidDrawingsAreSkipped() throws Exception {
         assertTrue(read("7, null, {'box': 5}, {'box': {}}, {'box': {'x': 'a', 'y': 1, 'width': 2, 'height': 3}},"
                 + "{'box': {'x': 0, 'y': 0, 'width': -1, 'height': 2}}, {'keypoints': 'no'}", "").isEmpty());
         Overlay overlay = read("", ", 'mask': 'aGk=', 'mask_box': {'x': 0}");

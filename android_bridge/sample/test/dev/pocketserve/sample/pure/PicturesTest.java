@@ -8,7 +8,7 @@ import static org.junit.Assert.assertTrue;
 
 import org.junit.Test;
 
-/** Checks sizes, turning and places of pictures. */
+/** Checks sizes, rotation and positions of pictures. */
 public class PicturesTest {
     @Test
     public void picturesAreTurnedUpright() {
@@ -53,14 +53,14 @@ public class PicturesTest {
     }
 
     @Test
-    public void aNameStandsAboveItsFrameAndInTheView() {
+    public void aNameIsAboveItsFrameAndInsideTheView() {
         assertArrayEquals(new float[] {50, 100}, Geometry.nameAt(new float[] {50, 100, 90, 200}, 60, 20, 400), 0);
         assertArrayEquals(new float[] {340, 30}, Geometry.nameAt(new float[] {390, 10, 400, 50}, 60, 20, 400), 0);
         assertArrayEquals(new float[] {0, 20}, Geometry.nameAt(new float[] {-30, -40, 10, 50}, 600, 20, 400), 0);
     }
 
     @Test
-    public void theLargestSizeOfAShapeIsTaken() {
+    public void theLargestSizeOfAShapeIsChosen() {
         int[][] sizes = {{320, 240}, {1920, 1080}, {640, 480}, {640, 360}, {1280, 960}};
         assertArrayEquals(new int[] {1280, 960}, PictureSizes.largest(sizes, 1280, null));
         assertArrayEquals(new int[] {640, 360}, PictureSizes.largest(sizes, 1280, new int[] {16, 9}));
@@ -70,12 +70,12 @@ public class PicturesTest {
     }
 
     @Test(expected = IllegalArgumentException.class)
-    public void aCameraWithoutSizesIsRefused() {
+    public void aCameraWithoutSizesIsRejected() {
         PictureSizes.largest(new int[0][], 100, null);
     }
 
     @Test
-    public void onlyPicturesOfTheSenderAreTaken() {
+    public void onlyPicturesOfTheSenderAreAccepted() {
         assertTrue(SharedPicture.accepted("image/jpeg", "content"));
         assertFalse("opened with this app's own rights", SharedPicture.accepted("image/jpeg", "file"));
         assertFalse(SharedPicture.accepted("text/plain", "content"));

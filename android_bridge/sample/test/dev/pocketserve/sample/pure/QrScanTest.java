@@ -8,7 +8,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import org.junit.Test;
 
-/** Reads QR codes from frames: width, height, row stride (four bytes each, big-endian), and the brightness behind. */
+/** Reads QR codes from frames: width, height, row stride (four bytes each, big-endian), then the brightness. */
 public class QrScanTest {
     private final QrScan scan = new QrScan();
 
@@ -43,7 +43,7 @@ public class QrScanTest {
     }
 
     @Test
-    public void aslantBlurredAndGrainy() throws IOException {
+    public void rotatedBlurredAndNoisyCodesAreRead() throws IOException {
         reads("photo");
     }
 
@@ -59,7 +59,7 @@ public class QrScanTest {
     }
 
     @Test
-    public void aFrameThatIsTooShortIsPassedOver() {
+    public void aFrameThatIsTooShortIsIgnored() {
         assertEquals(QrScan.State.LOOKING, scan.offer(ByteBuffer.allocate(99), 10, 10, 10));
         assertEquals(QrScan.State.LOOKING, scan.offer(ByteBuffer.allocate(99), 5, 10, 10));
     }

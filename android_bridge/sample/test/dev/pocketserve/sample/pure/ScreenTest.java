@@ -6,7 +6,7 @@ import static org.junit.Assert.assertTrue;
 
 import org.junit.Test;
 
-/** Checks what decides about the screen: its edges, TalkBack, and the camera permission. */
+/** Checks the screen's edges, announcements and camera permission. */
 public class ScreenTest {
     private static String text(Edges edges) {
         return edges.left + " " + edges.top + " " + edges.right + " " + edges.bottom;
@@ -41,7 +41,7 @@ public class ScreenTest {
     }
 
     @Test
-    public void liveModeThatBeginsAgainSaysWhatItSees() {
+    public void restartedLiveModeAnnouncesItsFirstAnswer() {
         SpeechGate gate = new SpeechGate(1000);
         assertTrue(gate.admits("cat", 0));
         gate.reset();
@@ -50,7 +50,7 @@ public class ScreenTest {
     }
 
     @Test
-    public void theFinalNoLeadsToTheSystemsSettings() {
+    public void theFinalDenialLeadsToTheSystemsSettings() {
         assertEquals(CameraAccess.ALLOWED, CameraAccess.after(true, false, false, true));
         assertEquals("the first no", CameraAccess.CAN_ASK, CameraAccess.after(false, false, true, false));
         assertEquals("the second", CameraAccess.ONLY_SETTINGS, CameraAccess.after(false, true, false, true));

@@ -5,7 +5,7 @@ import static org.junit.Assert.assertNull;
 
 import org.junit.Test;
 
-/** Checks what a person types, pastes or scans. */
+/** Checks typed, pasted and scanned texts. */
 public class TokenTextTest {
     private static final String TOKEN = "nZ3b1T6ElN3GZP0oWqXq1l7x8vJ0r4c2mYk5sD9aF-_";
 
@@ -20,7 +20,7 @@ public class TokenTextTest {
     }
 
     @Test
-    public void anythingElseIsNoToken() {
+    public void otherTextsAreNotTokens() {
         StringBuilder large = new StringBuilder("pocketserve://pair?token=" + TOKEN);
         while (large.length() <= TokenText.MAX_LENGTH) {
             large.append("&x=1");
@@ -35,7 +35,7 @@ public class TokenTextTest {
     }
 
     @Test
-    public void aQrCodeHoldsAnAddressAndNoBareToken() {
+    public void aQrCodeHasAnAddressNotABareToken() {
         assertEquals(TOKEN, TokenText.fromAddress("pocketserve://pair?token=" + TOKEN).token);
         assertNull(TokenText.fromAddress(TOKEN));
         assertNull(TokenText.fromAddress("https://example.org/?token=" + TOKEN));
