@@ -70,10 +70,10 @@ def is_avif(body: memoryview) -> bool:
     start = bytes(body[:MAX_BRANDS])
     if start[4:8] != b"ftyp":
         return False
-    brands = start[8 : min(int.from_bytes(start[:4], "big"), MAX_BRANDS)]
-    return any(
-        brands[at : at + 4] in (b"avif", b"avis") for at in range(0, len(brands), 4)
-    )
+    box_size = int.from_bytes(start[:4], "big")
+    brands = start[8 : min(box_size, MAX_BRANDS)]
+    names = [brands[at : at + 4] for at in range(0, len(brands), 4)]
+    return b"avif" in names or b"avis" in names
 
 
 def frame_sizes(body: memoryview) -> list[tuple[int, int]]:
@@ -116,14 +116,20 @@ class _Reader:
         self._boxes = 0
 
     def frame_sizes(self) -> list[tuple[int, int]]:
+        """Return width and height of each sequence header."""
         parts = self._meta_parts()
-        items = self._coded_items(*parts[b"iinf"]) if b"iinf" in parts else set()
+        items: set[int] = set()
+        if b"iinf" in parts:
+            items = self._coded_items(*parts[b"iinf"])
         if b"iloc" not in parts or not items:
             raise _unreadable()
-        places = self._places(*parts[b"iloc"], parts.get(b"idat", (0, 0)))
+        idat, _ = parts.get(b"idat", (0, 0))
+        start, end = parts[b"iloc"]
+        places = self._places(start, end, idat)
         sizes: list[tuple[int, int]] = []
         for item in items:
-            sizes.extend(_stream_sizes(self._join(places.get(item, []))))
+            stream = self._join(places.get(item, []))
+            sizes.extend(_stream_sizes(stream))
         if not sizes:
             raise _unreadable()
         return sizes
@@ -133,21 +139,30 @@ class _Reader:
 
     def _meta_parts(self) -> dict[bytes, tuple[int, int]]:
         """Return the ranges of the boxes in ``meta``."""
-        top = list(self._children(0, len(self._body)))
-        kinds = [kind for kind, _, _ in top]
-        if b"moov" in kinds or bytes(self._body[8:12]) == b"avis":
-            raise AvifError(
-                "animated AVIF is not supported; send one picture as AVIF, JPEG or PNG"
-            )
-        if kinds.count(b"meta") != 1:
-            raise _unreadable()
-        _, start, end = top[kinds.index(b"meta")]
+        start, end = self._meta_range()
         parts: dict[bytes, tuple[int, int]] = {}
         for kind, first, last in self._children(start + 4, end):
             if kind in parts and kind in (b"iinf", b"iloc", b"idat"):
                 raise _unreadable()
             parts[kind] = (first, last)
         return parts
+
+    def _meta_range(self) -> tuple[int, int]:
+        """Return the range of the content of ``meta``, the only one of its kind."""
+        ranges = []
+        is_animated = bytes(self._body[8:12]) == b"avis"
+        for kind, start, end in self._children(0, len(self._body)):
+            if kind == b"moov":
+                is_animated = True
+            if kind == b"meta":
+                ranges.append((start, end))
+        if is_animated:
+            raise AvifError(
+                "animated AVIF is not supported; send one picture as AVIF, JPEG or PNG"
+            )
+        if len(ranges) != 1:
+            raise _unreadable()
+        return ranges[0]
 
     def _children(self, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
         """Yield kind, first and last content byte of each box."""
@@ -196,10 +211,12 @@ class _Reader:
         if self._bytes(type_at, 4) == b"av01":
             yield self._number(first + 4, id_bytes)
 
-    def _places(
-        self, start: int, end: int, idat: tuple[int, int]
-    ) -> dict[int, list[Extent]]:
-        """Return the extents of each item's data."""
+    def _places(self, start: int, end: int, idat: int) -> dict[int, list[Extent]]:
+        """Return the extents of each item's data.
+
+        Args:
+            idat: where the content of the box ``idat`` begins.
+        """
         layout = self._item_layout(start)
         count = self._number(layout.start, layout.id_bytes)
         at = layout.start + layout.id_bytes
@@ -211,15 +228,9 @@ class _Reader:
             extents += place.extent_count
             if extents > MAX_EXTENTS or place.extents_at > end or place.item in places:
                 raise _unreadable()
-            origin = place.origin
-            if place.is_in_idat:
-                origin += idat[0]
-            at = place.extents_at
-            item_extents = self._extents(
-                at, place.extent_count, origin, layout.field_sizes
-            )
+            item_extents = self._extents(place, layout, idat)
             places[place.item] = item_extents
-            at += place.extent_count * layout.extent_bytes
+            at = place.extents_at + place.extent_count * layout.extent_bytes
             total += sum(extent.size for extent in item_extents)
             # Items may overlap, but joined they must not be larger than the file.
             if total > len(self._body):
@@ -227,21 +238,28 @@ class _Reader:
         return places
 
     def _item_layout(self, start: int) -> ItemLayout:
+        """Read the sizes of the fields of items."""
         version = self._body[start]
         sizes = self._number(start + 4, 2)
         has_method = version in (1, 2)
         index_bytes = 0
         if has_method:
             index_bytes = sizes & 15
+        id_bytes = 2
+        if version == 2:
+            id_bytes = 4
+        offset_bytes = sizes >> 12
+        length_bytes = sizes >> 8 & 15
         return ItemLayout(
-            id_bytes=4 if version == 2 else 2,
+            id_bytes=id_bytes,
             has_method=has_method,
             base_bytes=sizes >> 4 & 15,
-            field_sizes=(index_bytes, sizes >> 12, sizes >> 8 & 15),
+            field_sizes=(index_bytes, offset_bytes, length_bytes),
             start=start + 6,
         )
 
     def _item_place(self, at: int, layout: ItemLayout) -> ItemPlace:
+        """Read an item up to its extents."""
         item = self._number(at, layout.id_bytes)
         at += layout.id_bytes
         method = 0
@@ -250,26 +268,32 @@ class _Reader:
             at += 2
         if method > 1:
             raise _unreadable()
-        origin = self._number(at + 2, layout.base_bytes)
-        at += 2 + layout.base_bytes
+        at += 2
+        origin = self._number(at, layout.base_bytes)
+        at += layout.base_bytes
         count = self._number(at, 2)
-        return ItemPlace(item, origin, method == 1, count, at + 2)
+        return ItemPlace(
+            item=item,
+            origin=origin,
+            is_in_idat=method == 1,
+            extent_count=count,
+            extents_at=at + 2,
+        )
 
-    def _extents(
-        self, at: int, count: int, origin: int, field_sizes: tuple[int, int, int]
-    ) -> list[Extent]:
-        """Return an item's extents.
-
-        Args:
-            field_sizes: bytes of index, offset and length.
-        """
-        index_bytes, offset_bytes, length_bytes = field_sizes
+    def _extents(self, place: ItemPlace, layout: ItemLayout, idat: int) -> list[Extent]:
+        """Return an item's extents."""
+        index_bytes, offset_bytes, length_bytes = layout.field_sizes
+        origin = place.origin
+        if place.is_in_idat:
+            origin += idat
+        at = place.extents_at
         extents = []
-        for _ in range(count):
+        for _ in range(place.extent_count):
             at += index_bytes
             first = origin + self._number(at, offset_bytes)
-            size = self._number(at + offset_bytes, length_bytes)
-            at += offset_bytes + length_bytes
+            at += offset_bytes
+            size = self._number(at, length_bytes)
+            at += length_bytes
             if size == 0 or first + size > len(self._body):
                 raise _unreadable()
             extents.append(Extent(first, size))
@@ -290,10 +314,11 @@ def _stream_sizes(data: bytes) -> Iterator[tuple[int, int]]:
     for _ in range(MAX_OBUS):
         if at >= len(data):
             return
-        header = data[at]
+        kind = data[at] >> 3 & 15
         at, size = _unit(data, at)
-        if header >> 3 & 15 == SEQUENCE_HEADER:
-            yield _sequence_size(Bits(data[at : at + min(size, 256)]))
+        if kind == SEQUENCE_HEADER:
+            end = at + min(size, 256)
+            yield _sequence_size(Bits(data[at:end]))
         at += size
     raise _unreadable()
 
@@ -301,9 +326,13 @@ def _stream_sizes(data: bytes) -> Iterator[tuple[int, int]]:
 def _unit(data: bytes, at: int) -> tuple[int, int]:
     """Return the position and size of a unit's content."""
     header = data[at]
-    at += 2 if header & 4 else 1  # with an extension
+    has_extension = header & 4
+    has_size = header & 2
+    at += 1
+    if has_extension:
+        at += 1
     size = len(data) - at
-    if header & 2:
+    if has_size:
         size, at = _leb128(data, at)
     if at + size > len(data):
         raise _unreadable()
@@ -311,11 +340,14 @@ def _unit(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _leb128(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and the position after it."""
     value = 0
     for index in range(8):
         byte = data[at + index]
-        value |= (byte & 127) << (7 * index)
-        if not byte & 128:
+        low_bits = byte & 127
+        value |= low_bits << (7 * index)
+        is_last = not byte & 128
+        if is_last:
             return value, at + index + 1
     raise ValueError("a length has too many bytes")
 
@@ -339,23 +371,36 @@ def _sequence_size(bits: Bits) -> tuple[int, int]:
 
 
 def _skip_operating_points(bits: Bits) -> None:
-    delay_bits = 0
-    if bits.read(1):  # timing
-        bits.read(64)
-        if bits.read(1):
-            bits.skip_uvlc()
-        if bits.read(1):  # decoder model
-            delay_bits = bits.read(5) + 1
-            bits.read(32 + 5 + 5)
+    """Skip the timing of a stream and its operating points."""
+    delay_bits = _skip_timing(bits)
     has_display_delay = bits.read(1)
-    for _ in range(bits.read(5) + 1):
+    count = bits.read(5) + 1
+    for _ in range(count):
         bits.read(12)
-        if bits.read(5) > 7:
+        level = bits.read(5)
+        if level > 7:
             bits.read(1)
         if delay_bits and bits.read(1):
             bits.read(2 * delay_bits + 1)
         if has_display_delay and bits.read(1):
             bits.read(4)
+
+
+def _skip_timing(bits: Bits) -> int:
+    """Skip the timing; return the size of decoder delays, 0 without any."""
+    has_timing = bits.read(1)
+    if not has_timing:
+        return 0
+    bits.read(64)
+    has_equal_intervals = bits.read(1)
+    if has_equal_intervals:
+        bits.skip_uvlc()
+    has_decoder_model = bits.read(1)
+    if not has_decoder_model:
+        return 0
+    delay_bits = bits.read(5) + 1
+    bits.read(32 + 5 + 5)
+    return delay_bits
 
 
 def _unreadable() -> AvifError:

@@ -105,9 +105,11 @@ class FlatNode:
         at = self._slot(index)
         if not at:
             return default
-        if at + struct.calcsize(f"<{code}") > len(self.inline):
+        size = struct.calcsize(f"<{code}")
+        if at + size > len(self.inline):
             raise DamagedFileError("a field leads out of its table")
-        value: int = struct.unpack_from(f"<{code}", self.inline, at)[0]
+        value: int
+        (value,) = struct.unpack_from(f"<{code}", self.inline, at)
         return value
 
     def set_number(self, index: int, code: str, value: int) -> None:
@@ -157,9 +159,12 @@ class FlatNode:
         return 0
 
     def _make_slot(self, index: int, size: int) -> int:
-        self.slots += [0] * (index + 1 - len(self.slots))
+        """Return a field's position; make room for a field that is missing."""
+        missing = index + 1 - len(self.slots)
+        self.slots += [0] * missing
         if not self.slots[index]:
-            self.inline += bytes(-(len(self.inline) + self.phase) % size)
+            padding = -(len(self.inline) + self.phase) % size
+            self.inline += bytes(padding)
             self.slots[index] = len(self.inline)
             self.inline += bytes(size)
         return self.slots[index]
@@ -196,9 +201,20 @@ class _TreeReader:
         return node
 
     def _node(self, at: int, schema: Mapping[int, SchemaField]) -> FlatNode:
+        """Read a table with its targets; each table is read once."""
         key = (at, id(schema))
         if key in self._nodes:
             return self._nodes[key]
+        node = self._read_node(at)
+        # Remembered before its children: they may refer to it.
+        self._nodes[key] = node
+        for index, kind in schema.items():
+            if node._slot(index):
+                node.children[index] = self._child(at, node, index, kind)
+        return node
+
+    def _read_node(self, at: int) -> FlatNode:
+        """Read a table without its children."""
         buffer = self._buffer
         fields = at - buffer.number("i", at)
         fields_size = buffer.number("H", fields)
@@ -206,19 +222,18 @@ class _TreeReader:
         if fields_size < 4 or fields_size % 2 or size < 4:
             raise DamagedFileError("a table's field list has an impossible size")
         slot_bytes = buffer.slice(fields + 4, fields_size - 4)
-        slots = list(struct.unpack(f"<{fields_size // 2 - 2}H", slot_bytes))
-        if any(slot and not 4 <= slot < size for slot in slots):
-            raise DamagedFileError("a field leads out of its table")
-        node = FlatNode(bytearray(buffer.slice(at, size)), slots, {}, at % _PHASE)
-        self._nodes[key] = node
-        for index, kind in schema.items():
-            if node._slot(index):
-                node.children[index] = self._child(at, node, index, kind)
-        return node
+        count = len(slot_bytes) // 2
+        slots = list(struct.unpack(f"<{count}H", slot_bytes))
+        for slot in slots:
+            if slot and not 4 <= slot < size:
+                raise DamagedFileError("a field leads out of its table")
+        inline = bytearray(buffer.slice(at, size))
+        return FlatNode(inline, slots, phase=at % _PHASE)
 
     def _child(
         self, at: int, node: FlatNode, index: int, kind: SchemaField
     ) -> FlatChild:
+        """Read the target of a table's field."""
         target = self._buffer.follow(at + node.slots[index])
         if isinstance(kind, VectorField):
             return self._vector(target, kind)
@@ -228,25 +243,36 @@ class _TreeReader:
                 raise DamagedFileError(
                     f"it has options of type {number}, which is newer than this server"
                 )
-            return self._node(target, kind.types.get(number, _NUMBERS_ONLY))
-        if not kind.many:
-            return self.table(target, kind)
-        offsets = self._vector(target, VectorField(4))
+            fields = kind.types.get(number, _NUMBERS_ONLY)
+            return self._node(target, fields)
+        if kind.many:
+            return self._tables(target, kind)
+        return self.table(target, kind)
+
+    def _tables(self, at: int, kind: TableField) -> list[FlatNode]:
+        """Read a vector of tables."""
+        offsets = self._vector(at, VectorField(4))
+        count = len(offsets.data) // 4
         nodes = []
-        for i in range(len(offsets.data) // 4):
-            nodes.append(self.table(self._buffer.follow(target + 4 + 4 * i), kind))
+        for number in range(count):
+            offset_at = at + 4 + 4 * number
+            node = self.table(self._buffer.follow(offset_at), kind)
+            nodes.append(node)
         return nodes
 
     def _vector(self, at: int, kind: VectorField) -> FlatVector:
+        """Read a vector of numbers; each vector is read once."""
         key = (at, kind)
-        if key not in self._vectors:
-            size = self._buffer.number("I", at) * kind.itemsize
-            if at + 4 + size > len(self._view):
-                raise DamagedFileError(f"a vector claims {size} bytes")
-            self._vectors[key] = FlatVector(
-                self._view[at + 4 : at + 4 + size], kind.itemsize, kind.alignment
-            )
-        return self._vectors[key]
+        if key in self._vectors:
+            return self._vectors[key]
+        size = self._buffer.number("I", at) * kind.itemsize
+        start = at + 4
+        end = start + size
+        if end > len(self._view):
+            raise DamagedFileError(f"a vector claims {size} bytes")
+        vector = FlatVector(self._view[start:end], kind.itemsize, kind.alignment)
+        self._vectors[key] = vector
+        return vector
 
 
 def write_tree(root: FlatNode, identifier: bytes, file: BinaryIO) -> int:
@@ -286,7 +312,8 @@ class _Layout:
 
     def pieces(self, identifier: bytes) -> Iterator[tuple[int, bytes | memoryview]]:
         """Yield position and bytes of each part, in the file's order."""
-        yield 0, struct.pack("<I", self._positions[id(self._root)]) + identifier
+        root_at = self._positions[id(self._root)]
+        yield 0, struct.pack("<I", root_at) + identifier
         lists = {at: content for content, at in self._field_lists.items()}
         for part in self._order:
             at = self._positions[id(part)]
@@ -296,35 +323,47 @@ class _Layout:
                     yield fields, lists.pop(fields)
                 yield at, self._node_bytes(part, at, fields)
             elif isinstance(part, FlatVector):
-                yield at, struct.pack("<I", len(part.data) // part.itemsize)
+                count = len(part.data) // part.itemsize
+                yield at, struct.pack("<I", count)
                 yield at + 4, part.data
             else:
                 yield at, self._list_bytes(part, at)
 
     def _list_bytes(self, nodes: list[FlatNode], at: int) -> bytes:
-        offsets = []
-        for i, node in enumerate(nodes):
-            offsets.append(self._positions[id(node)] - at - 4 - 4 * i)
-        return struct.pack(f"<{len(nodes) + 1}I", len(nodes), *offsets)
+        """Return the bytes of a vector of tables: its count and offsets."""
+        numbers = [len(nodes)]
+        for node in nodes:
+            offset_at = at + 4 * len(numbers)
+            numbers.append(self._positions[id(node)] - offset_at)
+        return struct.pack(f"<{len(numbers)}I", *numbers)
 
     def _place(self, part: FlatChild) -> None:
+        """Give a part the next position that fits its alignment."""
         self._order.append(part)
         if isinstance(part, FlatNode):
-            fields = _field_list(part)
-            if fields not in self._field_lists:
-                self._at += self._at % 2
-                self._field_lists[fields] = self._at
-                self._at += len(fields)
+            self._place_fields(_field_list(part))
             self._at += (part.phase - self._at) % _PHASE
             size = len(part.inline)
         elif isinstance(part, FlatVector):
-            self._at += -(self._at + 4) % part.alignment
+            self._align(part.alignment, after=4)
             size = 4 + len(part.data) + 1  # a string ends with a zero
         else:
-            self._at += -self._at % 4
+            self._align(4)
             size = 4 + 4 * len(part)
         self._positions[id(part)] = self._at
         self._at += size
+
+    def _place_fields(self, fields: bytes) -> None:
+        """Give a list of fields a position; tables with equal lists share it."""
+        if fields in self._field_lists:
+            return
+        self._align(2)
+        self._field_lists[fields] = self._at
+        self._at += len(fields)
+
+    def _align(self, alignment: int, after: int = 0) -> None:
+        """Advance until the position ``after`` bytes further is aligned."""
+        self._at += -(self._at + after) % alignment
 
     def _node_bytes(self, node: FlatNode, at: int, fields: int) -> bytes:
         content = bytearray(node.inline)

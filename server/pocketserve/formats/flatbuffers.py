@@ -127,9 +127,11 @@ class FlatTable:
     def tables(self, number: int, read: Callable[[FlatTable], _T]) -> tuple[_T, ...]:
         """Return the results of ``read`` for each table in a vector."""
         start, count = self._vector(number, 4, MAX_VECTOR)
+        end = start + 4 * count
         results = []
-        for at in range(start, start + 4 * count, 4):
-            results.append(read(FlatTable(self._buffer, self._buffer.follow(at))))
+        for at in range(start, end, 4):
+            table = FlatTable(self._buffer, self._buffer.follow(at))
+            results.append(read(table))
         return tuple(results)
 
     def element(self, number: int, position: int) -> FlatTable | None:
@@ -137,7 +139,8 @@ class FlatTable:
         start, count = self._vector(number, 4, len(self._buffer.data))
         if position >= count:
             return None
-        return FlatTable(self._buffer, self._buffer.follow(start + 4 * position))
+        at = start + 4 * position
+        return FlatTable(self._buffer, self._buffer.follow(at))
 
     def _vector(self, number: int, itemsize: int, maximum: int) -> tuple[int, int]:
         """Return the start and number of a vector's elements."""
@@ -146,9 +149,11 @@ class FlatTable:
             return 0, 0
         at = self._buffer.follow(field)
         count = self._buffer.number("I", at)
-        if count > maximum or at + 4 + count * itemsize > len(self._buffer.data):
+        start = at + 4
+        end = start + count * itemsize
+        if count > maximum or end > len(self._buffer.data):
             raise DamagedFileError(f"a vector claims {count} elements")
-        return at + 4, count
+        return start, count
 
     def _field(self, number: int) -> int | None:
         slot = 4 + 2 * number
@@ -161,7 +166,9 @@ class FlatTable:
 
 
 def _floats(raw: bytes) -> tuple[float, ...]:
-    values: tuple[float, ...] = struct.unpack(f"<{len(raw) // 4}f", raw)
+    """Return 32-bit numbers, all of them finite."""
+    count = len(raw) // 4
+    values: tuple[float, ...] = struct.unpack(f"<{count}f", raw)
     if not all(map(math.isfinite, values)):
         raise DamagedFileError("a number is infinite or not a number")
     return values

@@ -311,16 +311,7 @@ def _join_parts(path: Path, first: _GgufFile, header: GgufHeader) -> GgufHeader:
             f"it is part 1 of {first.count} of a model; its name must end in"
             f" -00001-of-{first.count:05}.gguf, and the other parts must be beside it"
         )
-    identities = [_identity(path)]
-    for name in names:
-        beside = path.with_name(name)
-        if not beside.is_file():
-            raise DamagedFileError(
-                f"it is part 1 of {first.count} of a model, but {name} is missing;"
-                " put it beside the first part"
-            )
-        identities.append(_identity(beside))
-    key = tuple(identities)
+    key = _part_identities(path, names, first.count)
     if key not in _joined:
         joined = _add_parts(path, names, first, header)
         if len(_joined) >= MAX_REMEMBERED:
@@ -329,22 +320,27 @@ def _join_parts(path: Path, first: _GgufFile, header: GgufHeader) -> GgufHeader:
     return _joined[key]
 
 
+def _part_identities(path: Path, names: list[str], count: int) -> tuple[_Identity, ...]:
+    """Return the identities of all parts, which must be beside the first."""
+    identities = [_identity(path)]
+    for name in names:
+        beside = path.with_name(name)
+        if not beside.is_file():
+            raise DamagedFileError(
+                f"it is part 1 of {count} of a model, but {name} is missing;"
+                " put it beside the first part"
+            )
+        identities.append(_identity(beside))
+    return tuple(identities)
+
+
 def _add_parts(
     path: Path, names: list[str], first: _GgufFile, header: GgufHeader
 ) -> GgufHeader:
     """Return the header of a model with later parts, which are checked."""
     parts = [first]
     for number, name in enumerate(names, 1):
-        try:
-            part = _read_file(path.with_name(name))
-        except DamagedFileError as error:
-            raise DamagedFileError(f"{name}: {error}") from error
-        if (part.number, part.count) != (number, first.count):
-            raise DamagedFileError(
-                f"{name} is part {part.number + 1} of {part.count}, and not"
-                f" {number + 1} of {first.count}; copy it again"
-            )
-        parts.append(part)
+        parts.append(_read_part(path.with_name(name), number, first.count))
     tensors = sum(part.tensors for part in parts)
     if first.all_tensors not in (None, tensors):
         raise DamagedFileError(
@@ -354,6 +350,20 @@ def _add_parts(
     parameters = sum(part.parameters for part in parts)
     size = sum(part.size for part in parts)
     return replace(header, parameters=parameters, file_bytes=size)
+
+
+def _read_part(path: Path, number: int, count: int) -> _GgufFile:
+    """Read a later part, which must have a number and count of parts."""
+    try:
+        part = _read_file(path)
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{path.name}: {error}") from error
+    if (part.number, part.count) != (number, count):
+        raise DamagedFileError(
+            f"{path.name} is part {part.number + 1} of {part.count}, and not"
+            f" {number + 1} of {count}; copy it again"
+        )
+    return part
 
 
 def _read_once(path: Path) -> _GgufFile:
@@ -389,6 +399,7 @@ def _unreadable(error: OSError) -> DamagedFileError:
 
 
 def _read(file: BinaryIO, size: int) -> _GgufFile:
+    """Read a file without its weights."""
     reader = _GgufReader(file, size)
     _check_start(reader, size)
     tensors = reader.number("<Q")
@@ -402,11 +413,21 @@ def _read(file: BinaryIO, size: int) -> _GgufFile:
     if not tensors and count == 1:
         raise DamagedFileError("it has no weights")
     parameters = _read_tensors(reader, tensors, values, size)
-    header = _header(values, parameters, size) if number == 0 else None
+    header = None
+    if number == 0:
+        header = _header(values, parameters, size)
     all_tensors = values.get("split.tensors.count")
     if not isinstance(all_tensors, int):
         all_tensors = None
-    return _GgufFile(number, count, header, parameters, tensors, all_tensors, size)
+    return _GgufFile(
+        number,
+        count,
+        header,
+        parameters,
+        tensors,
+        all_tensors,
+        size,
+    )
 
 
 def _check_start(reader: _GgufReader, size: int) -> None:
@@ -613,8 +634,11 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 def _integer(
     values: Mapping[str, Any], key: str, low: int, high: int, default: int | None = None
 ) -> int:
+    """Return an integer within limits."""
     value = values.get(key, default)
     if type(value) is not int or not low <= value <= high:
-        text = "missing" if value is None else f"{value!r:.40}"
+        text = "missing"
+        if value is not None:
+            text = f"{value!r:.40}"
         raise DamagedFileError(f"{key} must be from {low} to {high}; it is {text}")
     return value

@@ -31,7 +31,7 @@ class GgufPart:
 
 
 def part_of(file_name: str) -> GgufPart | None:
-    """Return what a name tells about a part, or None for other names."""
+    """Parse the name of a part; None for other names."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         return None

@@ -55,13 +55,7 @@ def read_plain_yaml(text: str) -> Any:
     Raises:
         DamagedFileError: names the line that can't be read.
     """
-    lines: list[_Line] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if number > MAX_LINES:
-            raise DamagedFileError(f"has more than {MAX_LINES} lines")
-        content = line.strip()
-        if content and not content.startswith("#") and content != "---":
-            lines.append(_Line(number, len(line) - len(line.lstrip(" ")), content))
+    lines = _filled_lines(text)
     if not lines:
         return None
     reader = _YamlReader(lines)
@@ -69,6 +63,19 @@ def read_plain_yaml(text: str) -> Any:
     if reader.line is not None:
         raise _fault(reader.line)
     return value
+
+
+def _filled_lines(text: str) -> list[_Line]:
+    """Return the lines that are neither blank nor comments."""
+    lines: list[_Line] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if number > MAX_LINES:
+            raise DamagedFileError(f"has more than {MAX_LINES} lines")
+        content = line.strip()
+        if content and not content.startswith("#") and content != "---":
+            indent = len(line) - len(line.lstrip(" "))
+            lines.append(_Line(number, indent, content))
+    return lines
 
 
 class _YamlReader:
@@ -98,16 +105,17 @@ class _YamlReader:
         return self._scalar(line, line.text, indent - 1)
 
     def _list(self, indent: int, depth: int) -> list[Any]:
+        """Read the items that have an indentation."""
         values = []
         line = self.line
         while line is not None and line.indent == indent and _is_item(line):
             rest = line.text[1:].strip()
-            if rest and not _is_item(line._replace(text=rest)) and not _KEY.match(rest):
-                values.append(self._scalar(line, rest, indent))
-            elif rest:
+            if not rest:
+                values.append(self._nested(line, indent + 1, depth))
+            elif _is_item(line._replace(text=rest)) or _KEY.match(rest):
                 raise _fault(line)
             else:
-                values.append(self._nested(line, indent + 1, depth))
+                values.append(self._scalar(line, rest, indent))
             line = self.line
         return values
 
@@ -139,14 +147,16 @@ class _YamlReader:
 
     def _scalar(self, line: _Line, text: str, indent: int) -> Any:
         """Read a scalar with its continuation lines, which are indented further."""
+        is_quoted = text.startswith(("'", '"'))
         parts = [text]
         self._at += 1
         following = self.line
         while following is not None and following.indent > indent:
-            if not text.startswith(("'", '"')) and _KEY.match(following.text):
+            if not is_quoted and _KEY.match(following.text):
                 raise _fault(following)
-            if parts[-1].endswith("\\"):
-                parts[-1] = parts[-1][:-1]
+            last = parts[-1]
+            if last.endswith("\\"):
+                parts[-1] = last[:-1]
                 parts.append(following.text.removeprefix("\\"))
             else:
                 parts.append(f" {following.text}")
@@ -162,7 +172,8 @@ def _is_item(line: _Line) -> bool:
 def _value(line: _Line, text: str) -> Any:
     """Return the value of a scalar or of a flat flow collection."""
     if text.startswith("["):
-        return [_scalar_value(line, part) for part in _flow_parts(line, text, "]")]
+        parts = _flow_parts(line, text, "]")
+        return [_scalar_value(line, part) for part in parts]
     if not text.startswith("{"):
         return _scalar_value(line, text)
     values = {}
@@ -170,18 +181,23 @@ def _value(line: _Line, text: str) -> Any:
         match = _KEY.match(part)
         if match is None:
             raise _fault(line)
-        values[_scalar_value(line, match[1])] = _scalar_value(line, part[match.end() :])
+        key = _scalar_value(line, match[1])
+        values[key] = _scalar_value(line, part[match.end() :])
     return values
 
 
 def _flow_parts(line: _Line, text: str, closing: str) -> list[str]:
+    """Return the parts between the brackets of a flow collection."""
     inner = text.split(" #")[0].strip()[1:]
-    if not inner.endswith(closing) or any(sign in inner[:-1] for sign in "[]{}'\""):
+    if not inner.endswith(closing):
         raise _fault(line)
-    inner = inner[:-1].strip()
-    if inner:
-        return [part.strip() for part in inner.split(",")]
-    return []
+    content = inner[:-1].strip()
+    for sign in "[]{}'\"":
+        if sign in content:
+            raise _fault(line)
+    if not content:
+        return []
+    return [part.strip() for part in content.split(",")]
 
 
 def _scalar_value(line: _Line, text: str) -> Any:

@@ -82,12 +82,21 @@ class ProtobufReader(BoundedReader):
         """Return a repeated unsigned integer, packed or not."""
         values: list[int] = []
         for field, wire_type, value, end in self.fields(span):
-            if field == number and wire_type == 0:
+            if field != number:
+                continue
+            if wire_type == 0:
                 values.append(value)
-            while field == number and wire_type == 2 and value < end:
-                self.pay(1)
-                item, value = self._varint(value, end)
-                values.append(item)
+            elif wire_type == 2:
+                values += self._packed(value, end)
+        return values
+
+    def _packed(self, at: int, end: int) -> list[int]:
+        """Return the integers in a range of bytes."""
+        values = []
+        while at < end:
+            self.pay(1)
+            item, at = self._varint(at, end)
+            values.append(item)
         return values
 
     def _field(self, at: int, end: int) -> tuple[int, int, int, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -50,6 +51,23 @@ class Member(NamedTuple):
     """Unix mode; 0 if the archive was made on another system."""
 
 
+@dataclass(frozen=True)
+class Directory:
+    """The position of an archive's directory.
+
+    Attributes:
+        count: the number of its entries.
+        size: in bytes.
+        start: as the file states it; it doesn't count data before the archive.
+        end: the position after it.
+    """
+
+    count: int
+    size: int
+    start: int
+    end: int
+
+
 def kind_of_zip(path: Path) -> str | None:
     """Return a PyTorch zip's kind, see ``_KINDS``; None for all other files."""
     try:
@@ -69,16 +87,19 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
         appended: the archive may follow other data, which shifts its offsets.
     """
     with path.open("rb") as file:
-        count, size, start, end = _directory(file)
-        if count > MAX_ENTRIES or size > MAX_DIRECTORY_BYTES:
-            raise BadZipError(f"its directory claims {count} entries in {size} bytes")
+        directory = _directory(file)
+        left = directory.size
+        if directory.count > MAX_ENTRIES or left > MAX_DIRECTORY_BYTES:
+            raise BadZipError(
+                f"its directory claims {directory.count} entries in {left} bytes"
+            )
         shift = 0
         if appended:
-            shift = max(0, end - size - start)
-        file.seek(start + shift)
-        for _ in range(count):
-            member, used = _entry(file, size)
-            size -= used
+            shift = max(0, directory.end - directory.size - directory.start)
+        file.seek(directory.start + shift)
+        for _ in range(directory.count):
+            member, used = _entry(file, left)
+            left -= used
             if appended:
                 yield member._replace(offset=member.offset + shift)
             else:
@@ -109,16 +130,14 @@ def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
         raise BadZipError(f"{name} is encrypted, or packed by method {member.method}")
     import zlib  # late, because most models are not archives
 
-    size = crc = 0
+    size = 0
+    crc = 0
     with path.open("rb") as file:
-        file.seek(member.offset)
-        head = _exactly(file, _LOCAL_SIZE)
-        if head[:4] != _LOCAL:
-            raise BadZipError(f"{name} is not where the directory says")
-        file.seek(sum(struct.unpack_from("<HH", head, 26)), os.SEEK_CUR)
+        _seek_content(file, member)
         try:
             for piece in _unpacked(file, member):
-                size, crc = size + len(piece), zlib.crc32(piece, crc)
+                size += len(piece)
+                crc = zlib.crc32(piece, crc)
                 if size > member.size:
                     break
                 yield piece
@@ -126,6 +145,16 @@ def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
             raise BadZipError(f"{name} is damaged") from error
     if size != member.size or (member.crc is not None and crc != member.crc):
         raise BadZipError(f"{name} is damaged")
+
+
+def _seek_content(file: BinaryIO, member: Member) -> None:
+    """Move behind the header in front of a member's content."""
+    file.seek(member.offset)
+    head = _exactly(file, _LOCAL_SIZE)
+    if head[:4] != _LOCAL:
+        raise BadZipError(f"{member.name[:80]!r} is not where the directory says")
+    name_size, extra_size = struct.unpack_from("<HH", head, 26)
+    file.seek(name_size + extra_size, os.SEEK_CUR)
 
 
 def _unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
@@ -181,8 +210,8 @@ def _marker(name: str) -> str:
     return ""
 
 
-def _directory(file: BinaryIO) -> tuple[int, int, int, int]:
-    """Return the directory's entries, size, start and expected end."""
+def _directory(file: BinaryIO) -> Directory:
+    """Find the directory, whose position is at the end of the file."""
     size = file.seek(0, os.SEEK_END)
     begin = max(0, size - _END_SIZE - _MAX_COMMENT)
     file.seek(begin)
@@ -190,16 +219,17 @@ def _directory(file: BinaryIO) -> tuple[int, int, int, int]:
     at = tail.rfind(_END)
     if at < 0 or len(tail) - at < _END_SIZE:
         raise BadZipError("it is not a zip archive, or is truncated")
-    end = begin + at
     count, length, start = struct.unpack_from("<HII", tail, at + 10)
+    directory = Directory(count, length, start, end=begin + at)
     if count == 0xFFFF or 0xFFFFFFFF in (length, start):
-        count, length, start, end = _directory64(file, end)
-    if start + length > size:
+        directory = _directory64(file, directory.end)
+    if directory.start + directory.size > size:
         raise BadZipError("its directory lies outside the file")
-    return count, length, start, end
+    return directory
 
 
-def _directory64(file: BinaryIO, end: int) -> tuple[int, int, int, int]:
+def _directory64(file: BinaryIO, end: int) -> Directory:
+    """Find the directory of a ZIP64 archive by the record in front of ``end``."""
     file.seek(max(0, end - 20))
     locator = _exactly(file, 20)
     (position,) = struct.unpack_from("<Q", locator, 8)
@@ -210,22 +240,46 @@ def _directory64(file: BinaryIO, end: int) -> tuple[int, int, int, int]:
     if record[:4] != _END64:
         raise BadZipError("its large directory is damaged")
     count, length, start = struct.unpack_from("<QQQ", record, 32)
-    return count, length, start, position
+    return Directory(count, length, start, end=position)
 
 
 def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
+    """Read an entry of the directory; return it with its size in bytes.
+
+    Args:
+        left: the bytes up to the directory's end.
+    """
     head = _exactly(file, _ENTRY_SIZE)
-    flags, method, crc, packed, size, names, extras, comment, mode, offset = (
-        struct.unpack("<8xHH4xIIIHHH6xHI", head)
-    )
-    used = _ENTRY_SIZE + names + extras + comment
+    (
+        flags,
+        method,
+        crc,
+        packed,
+        size,
+        name_bytes,
+        extra_bytes,
+        comment_bytes,
+        mode,
+        offset,
+    ) = struct.unpack("<8xHH4xIIIHHH6xHI", head)
+    used = _ENTRY_SIZE + name_bytes + extra_bytes + comment_bytes
     if head[:4] != _ENTRY or used > left:
         raise BadZipError("its directory is damaged")
-    name = _exactly(file, names).decode("utf-8", errors="replace")
-    extra = _exactly(file, extras)
-    file.seek(comment, os.SEEK_CUR)
+    name = _exactly(file, name_bytes).decode("utf-8", errors="replace")
+    extra = _exactly(file, extra_bytes)
+    file.seek(comment_bytes, os.SEEK_CUR)
     packed, size, offset = _wide(extra, packed, size, offset)
-    return Member(name, method, packed, size, offset, flags, crc, mode), used
+    member = Member(
+        name=name,
+        method=method,
+        packed=packed,
+        size=size,
+        offset=offset,
+        flags=flags,
+        crc=crc,
+        mode=mode,
+    )
+    return member, used
 
 
 def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, int]:
@@ -237,8 +291,9 @@ def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, 
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
         if kind == 1:
-            count = min(length, len(extra) - at - 4) // 8
-            wide = iter(struct.unpack_from(f"<{count}Q", extra, at + 4))
+            present = min(length, len(extra) - at - 4)
+            numbers = struct.unpack_from(f"<{present // 8}Q", extra, at + 4)
+            wide = iter(numbers)
             size = _replace_ones(size, wide)
             packed = _replace_ones(packed, wide)
             offset = _replace_ones(offset, wide)
