@@ -207,7 +207,12 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     manifest = _basic_manifest(table, task)
     manifest = _with_columns(manifest, features, target)
     manifest = manifest._replace(state=_state(state))
-    parts = {"features": features, "target": target, "state": state, "": table}
+    parts = {
+        "features": features,
+        "target": target,
+        "state": state,
+        "": table,
+    }
     # Last, because it imports other tasks only if keys are left.
     manifest = _with_sections(manifest, _sections(table, task, parts))
     for part in parts.values():
@@ -353,7 +358,9 @@ def _way_out(parts: Mapping[str, TomlTable], task: str | None, key: str) -> str:
         return f"it belongs into {' or '.join(headers)}"
     if key not in parameter_names():
         return ""
-    option = "--top-k N" if key == "top_k" else f"--set {key}=…"
+    option = f"--set {key}=…"
+    if key == "top_k":
+        option = "--top-k N"
     return (
         f"each request says it, as the parameter {key}: "
         f"`pocketserve predict` takes {option}"
@@ -379,22 +386,31 @@ def _tables_with(key: str, tasks: Sequence[str]) -> list[str]:
 
 
 def _state(table: TomlTable) -> StateOptions:
+    """Parse ``[state]``."""
     feedback = table.table("feedback").rest()
     for name, output in feedback.items():
         if not isinstance(output, str):
             raise table.fault(f"feedback.{name}", "must name an output")
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes = _start_shapes(table, feedback)
+    idle = table.number("max_idle", 0, 1e9)
+    if idle is None:
+        idle = DEFAULT_IDLE_S
+    maximum = table.integer("max_sequences", 1, 1024)
+    return StateOptions(feedback, shapes, maximum, idle)
+
+
+def _start_shapes(
+    table: TomlTable, feedback: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Parse ``[state.start]``: the shapes of a sequence's first inputs."""
+    shapes = {}
     start = table.table("start").rest()
     for name, shape in start.items():
         key = f"start.{name}"
         if name not in feedback:
             raise table.fault(key, "is not an input of state.feedback")
         shapes[name] = _start_shape(table, key, shape)
-    idle = table.number("max_idle", 0, 1e9)
-    if idle is None:
-        idle = DEFAULT_IDLE_S
-    maximum = table.integer("max_sequences", 1, 1024)
-    return StateOptions(feedback, shapes, maximum, idle)
+    return shapes
 
 
 def _start_shape(table: TomlTable, key: str, shape: Any) -> tuple[int, ...]:
@@ -413,12 +429,14 @@ def _fixed_inputs(table: TomlTable) -> dict[str, Any]:
     values = table.table("fixed_inputs").rest()
     if len(values) > MAX_FIXED_INPUTS:
         raise table.fault(
-            "fixed_inputs", f"has {len(values)} inputs; {MAX_FIXED_INPUTS} are possible"
+            "fixed_inputs",
+            f"has {len(values)} inputs; {MAX_FIXED_INPUTS} are possible",
         )
     for name, value in values.items():
         if not _is_numbers(value):
             raise table.fault(
-                f"fixed_inputs.{name}", "must be a number or a list of numbers"
+                f"fixed_inputs.{name}",
+                "must be a number or a list of numbers",
             )
     return values
 
@@ -430,11 +448,13 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _versions(table: TomlTable) -> dict[str, VersionOptions]:
+    """Parse ``[versions]``."""
     versions: dict[str, VersionOptions] = {}
     for name, inner in table.named_tables("versions").items():
         if not is_valid_name(name):
             raise table.fault(
-                f"versions.{name}", "is not a name that fits into a URL path"
+                f"versions.{name}",
+                "is not a name that fits into a URL path",
             )
         file = inner.relative_path("file")
         if file is None:
@@ -444,7 +464,12 @@ def _versions(table: TomlTable) -> dict[str, VersionOptions]:
         provenance = inner.table("provenance").rest()
         input_shapes = _input_shapes(inner)
         versions[name] = VersionOptions(
-            file, inner.rest(), evaluation, sha256, provenance, input_shapes
+            file,
+            inner.rest(),
+            evaluation,
+            sha256,
+            provenance,
+            input_shapes,
         )
     return versions
 
@@ -462,6 +487,7 @@ def _input_shapes(version: TomlTable) -> dict[str, tuple[int, ...]]:
 
 
 def _specs(table: TomlTable, key: str) -> tuple[TensorSpec, ...]:
+    """Parse ``[[inputs]]`` or ``[[outputs]]``."""
     specs = []
     for inner in table.tables(key):
         name = inner.text("name")
@@ -469,19 +495,24 @@ def _specs(table: TomlTable, key: str) -> tuple[TensorSpec, ...]:
             raise inner.fault("name", "is missing")
         datatype = inner.choice("datatype", tuple(DATATYPES))
         shape = inner.take(
-            "shape", _is_shape, "a list of sizes, with -1 where the caller chooses"
+            "shape",
+            _is_shape,
+            "a list of sizes, with -1 where the caller chooses",
         )
-        if datatype is None or shape is None:
-            raise inner.fault("datatype" if datatype is None else "shape", "is missing")
+        if datatype is None:
+            raise inner.fault("datatype", "is missing")
+        if shape is None:
+            raise inner.fault("shape", "is missing")
         inner.refuse_rest()
         specs.append(TensorSpec(name, datatype, tuple(shape)))
     return tuple(specs)
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        type(dim) is int and dim >= -1 for dim in value
-    )
+    """Return whether a value is a list of sizes."""
+    if not isinstance(value, list):
+        return False
+    return all(type(dim) is int and dim >= -1 for dim in value)
 
 
 def _is_sha256(value: Any) -> bool:

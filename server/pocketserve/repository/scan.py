@@ -133,11 +133,14 @@ class Models(Mapping[str, ModelEntry]):
         self.misnamed = tuple(misnamed)
 
     def _list_names(self) -> list[str]:
-        if self._only is None:
+        only = self._only
+        if only is None:
             return sorted(os.listdir(self._root))
         # The folder is not listed: it may be large, and Android's shared storage
         # forbids it.
-        return [self._only.relative_to(self._root).parts[0]] * self._only.exists()
+        if not only.exists():
+            return []
+        return [only.relative_to(self._root).parts[0]]
 
     def _add(self, name: str, beside: frozenset[str]) -> bool:
         """Add a potential model; False if its name is invalid."""
@@ -217,7 +220,9 @@ class Models(Mapping[str, ModelEntry]):
         try:
             return self._scan_model(name)
         except TooManyVersions as error:
-            folder = self._root / name if name in self._folders else self._root
+            folder = self._root
+            if name in self._folders:
+                folder = self._root / name
             return ModelEntry(name, folder, problem=str(error))
 
     def _scan_model(self, name: str) -> ModelEntry | None:
@@ -253,9 +258,12 @@ def locate(path: Path) -> tuple[Path, Path | None]:
     if path.is_file() and format_at(path) is not None:
         root = path.parent.parent
         has_manifest = (path.parent / FILE_NAME).is_file()
-        return (root if has_manifest and len(Models(root, path)) else path.parent), path
-    if any((path / name).is_file() for name in (FILE_NAME, *MARKERS)):
+        if has_manifest and len(Models(root, path)):
+            return root, path
         return path.parent, path
+    for name in (FILE_NAME, *MARKERS):
+        if (path / name).is_file():
+            return path.parent, path
     return path, None
 
 
@@ -281,48 +289,61 @@ def _with_version_at(path: Path, model: ModelEntry) -> ModelEntry | None:
         return None
     default = next(iter(versions))
     return model._replace(
-        versions=versions, default_version=default, candidates=(default,), withheld={}
+        versions=versions,
+        default_version=default,
+        candidates=(default,),
+        withheld={},
     )
 
 
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
-    manifest = Manifest()
-    config: TritonConfig | None = None
-    has_manifest = (folder / FILE_NAME).is_file()
+    """Read a folder's model; None if it has none."""
+    if (folder / FILE_NAME).is_file():
+        return _scan_with_manifest(folder, root)
     config_path = folder / TRITON_CONFIG
-    if has_manifest:
-        try:
-            manifest = read_manifest(folder / FILE_NAME)
-        except ManifestError as error:
-            return ModelEntry(folder.name, folder, problem=f"{folder.name}/{error}")
-    elif config_path.exists():
-        # Imported late, because few folders have one.
-        from pocketserve.repository.triton_config import read_config
+    if not config_path.exists():
+        versions = _undeclared_versions(folder)
+        if not versions:
+            return _without_versions(folder, None)
+        return _model(folder.name, folder, root, versions, Manifest())
+    # Imported late, because few folders have one.
+    from pocketserve.repository.triton_config import read_config
 
-        config = read_config(config_path)
-        if config.problem is not None:
-            return ModelEntry(
-                folder.name, folder, problem=config.problem, notes=config.notes
-            )
-        manifest = config.manifest()
-    versions = _versions_in(folder, manifest, config)
+    config = read_config(config_path)
+    if config.problem is not None:
+        return ModelEntry(
+            folder.name,
+            folder,
+            problem=config.problem,
+            notes=config.notes,
+        )
+    manifest = config.manifest()
+    versions = _versions_in(folder, manifest, config.file_name)
     if not versions:
-        return _without_versions(folder, manifest if has_manifest else None)
+        return _without_versions(folder, None)
     entry = _model(folder.name, folder, root, versions, manifest)
-    if config is None:
-        return entry
     return _with_config(entry, config)
 
 
+def _scan_with_manifest(folder: Path, root: Path) -> ModelEntry | None:
+    """Read the model of a folder that has a manifest."""
+    try:
+        manifest = read_manifest(folder / FILE_NAME)
+    except ManifestError as error:
+        problem = f"{folder.name}/{error}"
+        return ModelEntry(folder.name, folder, problem=problem)
+    versions = _versions_in(folder, manifest)
+    if not versions:
+        return _without_versions(folder, manifest)
+    return _model(folder.name, folder, root, versions, manifest)
+
+
 def _versions_in(
-    folder: Path, manifest: Manifest, config: TritonConfig | None
+    folder: Path, manifest: Manifest, file_name: str | None = None
 ) -> dict[str, VersionEntry]:
     """Return a folder's versions: those of the manifest, or else those it contains."""
     if manifest.versions:
         return _declared_versions(manifest, folder)
-    file_name = None
-    if config is not None:
-        file_name = config.file_name
     return _undeclared_versions(folder, file_name)
 
 
@@ -359,6 +380,7 @@ def _declared_version(
     folder: Path,
     list_names: Callable[[Path], frozenset[str]],
 ) -> VersionEntry:
+    """Return a version that the manifest lists."""
     path = folder / options.file
     kind = format_at(path)
     problem = None
@@ -366,11 +388,10 @@ def _declared_version(
     if not path.exists():
         problem = f"{key} names {options.file}, which does not exist; put it there"
     elif kind is None:
+        problem = f"{key} is not a model ({', '.join((*SUFFIXES, *MARKERS))})"
         reason = advice(path.name, list_names(path.parent))
         if reason is not None:
             problem = f"{key}: {reason[1]}"
-        else:
-            problem = f"{key} is not a model ({', '.join((*SUFFIXES, *MARKERS))})"
     return VersionEntry(
         name,
         kind or FORMATS[0],
@@ -394,10 +415,7 @@ def _undeclared_versions(
     if kind is not None:
         return {kind.name: VersionEntry(kind.name, kind, folder)}
     versions = _versions_of_files(_models_in(folder), variant_from=folder.name)
-    children = []
-    for child in sorted(folder.iterdir()):
-        if child.is_dir() and not _leads_upwards(child):
-            children.append(child)
+    children = _child_folders(folder)
     for child in _newest_numbered(children):
         version = _numbered_version(child, file_name)
         if version is not None:
@@ -411,6 +429,15 @@ def _undeclared_versions(
         if format_named(child.name):
             inner += _models_in(child)
     return {**_versions_of_files(inner, variant_from="model"), **versions}
+
+
+def _child_folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, without links to its parents."""
+    children = []
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and not _leads_upwards(child):
+            children.append(child)
+    return children
 
 
 def _newest_numbered(folders: list[Path]) -> list[Path]:
@@ -432,7 +459,8 @@ def _versions_of_files(
         kind = format_at(path)
         if kind is not None:
             kinds[path] = kind
-            of_kind.setdefault(kind.name, []).append(path)
+            same_kind = of_kind.setdefault(kind.name, [])
+            same_kind.append(path)
     variants: dict[Path, str] = {}
     for same_kind in of_kind.values():
         variants |= _variants_of(same_kind, variant_from)
@@ -462,13 +490,14 @@ def _add_pickles(versions: dict[str, VersionEntry], paths: list[Path]) -> None:
     for path in paths:
         for suffix in PICKLES:
             pickle = path.with_suffix(suffix)
-            reason = None
-            if pickle.is_file():
-                reason = advice(pickle.name)
-            if reason is not None:
-                name = suffix[1:]
-                entry = VersionEntry(name, FORMATS[-1], pickle, problem=reason[1])
-                versions.setdefault(name, entry)
+            if not pickle.is_file():
+                continue
+            reason = advice(pickle.name)
+            if reason is None:
+                continue
+            name = suffix[1:]
+            entry = VersionEntry(name, FORMATS[-1], pickle, problem=reason[1])
+            versions.setdefault(name, entry)
 
 
 def _check_number_of_versions(folder: Path, number: int) -> None:
@@ -498,14 +527,19 @@ def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
         return {paths[0]: ""}
     stems = {}
     for path in paths:
-        stems[path] = path.name if path.is_dir() else stem_of(path)
+        if path.is_dir():
+            stems[path] = path.name
+        else:
+            stems[path] = stem_of(path)
     base = _common_base(list(stems.values()), model)
     variants = {}
     for path, stem in stems.items():
         suffix = _suffix(stem, base)
-        variants[path] = stem if suffix is None else suffix
         if path.name == "model.py":
-            variants[path] = ""
+            suffix = ""
+        elif suffix is None:
+            suffix = stem
+        variants[path] = suffix
     return variants
 
 
@@ -527,13 +561,16 @@ def _suffix(stem: str, base: str) -> str | None:
 
 def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | None:
     """Return the version in a numbered folder, such as ``NAME/1/m.tflite``."""
-    paths = _models_in(folder) if format_at(folder) is None else [folder]
+    paths = [folder]
+    if format_at(folder) is None:
+        paths = _models_in(folder)
+    if not paths:
+        return None
     problem = None
-    if file_name is not None and paths:
+    if file_name is not None:
         paths, problem = _select(paths, file_name, folder)
-    kind = None
-    if paths:
-        kind = format_at(paths[0])
+    path = paths[0]
+    kind = format_at(path)
     if kind is None:
         return None
     if len(paths) > 1:
@@ -541,7 +578,7 @@ def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | Non
             f"the folder {folder.name} holds {len(paths)} models; "
             "a numbered version has one"
         )
-    return VersionEntry(plain_number(folder.name), kind, paths[0], problem=problem)
+    return VersionEntry(plain_number(folder.name), kind, path, problem=problem)
 
 
 def _select(
@@ -650,7 +687,9 @@ def _candidates_of(
     first servable format of the registry, plain before variants.
     """
     if selected is not None:
-        return (selected if selected in versions else plain_number(selected),)
+        if selected in versions:
+            return (selected,)
+        return (plain_number(selected),)
     numbers = [name for name in versions if name.isdecimal()]
     if numbers:
         return tuple(sorted(numbers, key=int, reverse=True))
@@ -658,27 +697,34 @@ def _candidates_of(
 
 
 def _preferred(versions: Mapping[str, VersionEntry]) -> str:
+    """Return the version that is served by default."""
     ranks = {kind.name: rank for rank, kind in enumerate(FORMATS)}
 
     def preference(name: str) -> tuple[bool, int, int, str]:
         version = versions[name]
+        has_problem = version.problem is not None
         rank = ranks[version.format.name]
-        return version.problem is not None, rank, len(name), name
+        return has_problem, rank, len(name), name
 
     return min(versions, key=preference)
 
 
 def _with_config(entry: ModelEntry, config: TritonConfig) -> ModelEntry:
     """Apply the version settings of a model's ``config.pbtxt``."""
-    entry = entry._replace(notes=config.notes, policy=config.policy.to_json())
-    withheld, candidates = config.policy.choose(entry.candidates)
+    policy = config.policy
+    withheld, candidates = policy.choose(entry.candidates)
     if not candidates:
+        problem = next(iter(withheld.values()))
         return ModelEntry(
             entry.name,
             entry.folder,
-            problem=next(iter(withheld.values())),
-            notes=entry.notes,
+            problem=problem,
+            notes=config.notes,
         )
     return entry._replace(
-        default_version=candidates[0], candidates=candidates, withheld=withheld
+        default_version=candidates[0],
+        candidates=candidates,
+        withheld=withheld,
+        notes=config.notes,
+        policy=policy.to_json(),
     )

@@ -91,7 +91,7 @@ class TomlTable:
         """
 
         def check(value: Any) -> bool:
-            items = value if isinstance(value, list) else [value]
+            items = _as_list(value)
             if not items or not all(map(_is_number, items)):
                 return False
             return not nonzero or all(items)
@@ -102,7 +102,7 @@ class TomlTable:
         value = self.take(key, check, expected)
         if value is None:
             return None
-        return tuple(map(float, value if isinstance(value, list) else [value]))
+        return tuple(map(float, _as_list(value)))
 
     def flag(self, key: str) -> bool | None:
         """Return true or false."""
@@ -203,6 +203,13 @@ class TomlTable:
         return way_out(key) or hint
 
 
+def _as_list(value: Any) -> list[Any]:
+    """Return a list as it is, and any other value in a list."""
+    if isinstance(value, list):
+        return value
+    return [value]
+
+
 class Section(NamedTuple):
     """A table of a manifest that belongs to tasks.
 
@@ -274,12 +281,11 @@ def _is_list(value: Any, kind: type) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    # Bounded to fit a float32; NaN and infinities fail the comparison.
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and -1e30 <= value <= 1e30
-    )
+    """Return whether a value is a finite number, small enough for a float32."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # NaN and infinities fail the comparison.
+    return -1e30 <= value <= 1e30
 
 
 def _show(value: Any) -> str:
