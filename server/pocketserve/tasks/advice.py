@@ -84,11 +84,7 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> SuggestedTask:
     """
     classes = class_count(facts)
     if takes_picture(facts) and classes >= 2:
-        fault = ":"
-        if labels and len(labels) != classes:
-            count = plural(len(labels), "label")
-            fault = f" with {count} for {classes:,} classes: complete them, or"
-        return SuggestedTask(f"it looks like a picture classifier{fault}", _PICTURES)
+        return _picture_classifier(classes, labels)
     try:
         config = facts.json_beside(CONFIG)
     except ModelLoadError:
@@ -99,7 +95,8 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> SuggestedTask:
         return SuggestedTask(f"{CONFIG} calls it {name:.60}:", task)
     if facts.beside("1_Pooling/config.json") is not None:
         return SuggestedTask(
-            "it pools tokens, as embedders of sentences do:", "text-embedding"
+            "it pools tokens, as embedders of sentences do:",
+            "text-embedding",
         )
     if any(facts.beside(file) is not None for file in _TOKENIZERS):
         suggestion = _text_task(facts)
@@ -107,9 +104,19 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> SuggestedTask:
             return suggestion
     if _answers_label_maps(facts) or _is_table_of_classes(facts):
         return SuggestedTask(
-            "it answers labels with their scores:", "tabular-classification"
+            "it answers labels with their scores:",
+            "tabular-classification",
         )
     return NO_SUGGESTION
+
+
+def _picture_classifier(classes: int, labels: Sequence[str]) -> SuggestedTask:
+    """Suggest a picture's classification; name missing labels."""
+    fault = ":"
+    if labels and len(labels) != classes:
+        count = plural(len(labels), "label")
+        fault = f" with {count} for {classes:,} classes: complete them, or"
+    return SuggestedTask(f"it looks like a picture classifier{fault}", _PICTURES)
 
 
 def certain_task(facts: ModelFacts) -> str:
@@ -175,16 +182,18 @@ def _text_task(facts: ModelFacts) -> SuggestedTask:
         return NO_SUGGESTION
     if any(spec.datatype not in ("INT32", "INT64") for spec in facts.inputs):
         return NO_SUGGESTION
-    sign = task = ""
-    if len(shapes) == 2 and shapes[0] == shapes[1] == facts.inputs[0].shape:
-        sign = "it answers two numbers a token, as starts and ends of answers are"
-        task = "question-answering"
-    elif len(shapes[0]) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
-        sign = "it answers few scores"
-        task = "text-classification"
-    elif len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] >= MIN_VECTOR:
-        sign = "it answers a vector a token"
-        task = "text-embedding"
-    if not task:
-        return NO_SUGGESTION
+    first = shapes[0]
+    if len(shapes) == 2 and first == shapes[1] == facts.inputs[0].shape:
+        return _suggest_text_task(
+            "it answers two numbers a token, as starts and ends of answers are",
+            "question-answering",
+        )
+    if len(first) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
+        return _suggest_text_task("it answers few scores", "text-classification")
+    if len(shapes) == 1 and len(first) == 3 and first[2] >= MIN_VECTOR:
+        return _suggest_text_task("it answers a vector a token", "text-embedding")
+    return NO_SUGGESTION
+
+
+def _suggest_text_task(sign: str, task: str) -> SuggestedTask:
     return SuggestedTask(f"a tokenizer lies beside it, and {sign}:", task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
+from pocketserve.tensors import Array
 
 NAME = "audio-classification"
 
@@ -49,8 +51,11 @@ class TimeSpan(NamedTuple):
 def _split_span(span: TimeSpan, count: int) -> list[TimeSpan]:
     """Divide a span evenly: a model may answer several rows for one run."""
     length = span.seconds / max(1, count)
-    starts = [span.start + span.seconds * row / count for row in range(count)]
-    return [TimeSpan(start, length) for start in starts]
+    parts = []
+    for row in range(count):
+        start = span.start + span.seconds * row / count
+        parts.append(TimeSpan(start, length))
+    return parts
 
 
 class AudioClassification:
@@ -90,19 +95,31 @@ class AudioClassification:
             spans += _split_span(span, len(answers))
         rows = np.concatenate(per_run)
         pool = options.values.get("pool", self._pool)
-        entries: Answer = []
         if pool == "none":
-            for row, span in zip(rows, spans, strict=True):
-                start = round(span.start, 4)
-                end = round(span.start + span.seconds, 4)
-                entries += ranking.best(row, options, start=start, end=end)
-            return entries
+            return self._timed_entries(rows, spans, options)
         if not len(rows):
-            return entries
+            return []
         if pool == "max":
             return ranking.best(rows.max(axis=0), options)
-        weights = np.maximum([span.seconds for span in spans], 1e-9)
-        return ranking.best(np.average(rows, axis=0, weights=weights), options)
+        seconds = [span.seconds for span in spans]
+        weights = np.maximum(seconds, 1e-9)
+        mean = np.average(rows, axis=0, weights=weights)
+        return ranking.best(mean, options)
+
+    def _timed_entries(
+        self, rows: Array, spans: Sequence[TimeSpan], options: AnswerOptions
+    ) -> Answer:
+        """Return the best classes of each window, with its times."""
+        entries: Answer = []
+        for row, span in zip(rows, spans, strict=True):
+            end = span.start + span.seconds
+            entries += self._ranking.best(
+                row,
+                options,
+                start=round(span.start, 4),
+                end=round(end, 4),
+            )
+        return entries
 
     def form(self) -> Form:
         """Return the task's input and parameters."""

@@ -69,6 +69,7 @@ def _flac_seconds(start: bytes) -> float | None:
 
 
 def _mp3_seconds(start: bytes) -> float | None:
+    """Return the length that a Xing header states."""
     xing = _XING.search(start)
     if xing is None or start[0] != 0xFF:
         return None
@@ -80,9 +81,12 @@ def _mp3_seconds(start: bytes) -> float | None:
     if layer != _LAYER_3 or rate_index == len(_MPEG_RATES):
         return None
     rate = _MPEG_RATES[rate_index]
-    samples = 1152
+    frame_samples = 1152
     if version != _MPEG_1:
-        rate //= 2 if version == _MPEG_2 else 4
-        samples = 576
+        frame_samples = 576
+        rate //= 2
+        if version != _MPEG_2:
+            rate //= 2
     frames = int.from_bytes(xing[2], "big")
-    return (frames * samples - MP3_PADDING) / rate
+    samples = frames * frame_samples - MP3_PADDING
+    return samples / rate

@@ -58,18 +58,21 @@ def container_of(body: memoryview) -> str:
 
 
 def _kind_of(start: bytes) -> str:
+    """Return the kind of a container by its first bytes; empty if unknown."""
+    form = start[8:12]
     if start[4:8] == b"ftyp":
-        return _brand(start[8:12])
-    if start[:4] == b"FORM" and start[8:12] in (b"AIFF", b"AIFC"):
+        return _brand(form)
+    if start[:4] == b"FORM" and form in (b"AIFF", b"AIFC"):
         return "AIFF"
-    if start[:4] == b"RIFF" and start[8:12] != b"WAVE":
-        return (
-            f"RIFF ({start[8:12].decode('latin-1')})" if start[8:12].isalnum() else ""
-        )
+    if start[:4] == b"RIFF" and form != b"WAVE":
+        if form.isalnum():
+            return f"RIFF ({form.decode('latin-1')})"
+        return ""
     for magic, name in STARTS:
         if start.startswith(magic):
-            is_opus = name == "Ogg" and b"OpusHead" in start
-            return "Ogg (Opus)" if is_opus else name
+            if name == "Ogg" and b"OpusHead" in start:
+                return "Ogg (Opus)"
+            return name
     if len(start) > 2 and start[0] == 0xFF and start[1] & MPEG_SYNC == MPEG_SYNC:
         return _mpeg_layer(start)
     return ""

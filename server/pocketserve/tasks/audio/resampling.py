@@ -6,6 +6,7 @@ Written here because the core needs NumPy only, not SciPy.
 from __future__ import annotations
 
 import functools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -32,14 +33,19 @@ def resample(samples: Array, rate: int, new_rate: int) -> Array:
     ratio = Fraction(new_rate, rate)
     if ratio == 1:
         return samples
-    count = -(-len(samples) * ratio.numerator // ratio.denominator)
+    count = math.ceil(len(samples) * ratio)
     if max(ratio.numerator, ratio.denominator) > MAX_TERMS:
         ratio = _approximated(ratio)
-    up, down = ratio.numerator, ratio.denominator
     columns = []
     for channel in samples.T:
         signal = np.ascontiguousarray(channel)
-        columns.append(_resample_channel(signal, up, down, count))
+        resampled = _resample_channel(
+            signal,
+            ratio.numerator,
+            ratio.denominator,
+            count,
+        )
+        columns.append(resampled)
     return np.stack(columns, axis=1)
 
 
@@ -56,22 +62,29 @@ def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
     phase of the filter.
     """
     phases, reach = _filter(up, down)
+    taps_per_phase = phases.shape[1]
     result = np.zeros(count, np.float32)
+    last_input = (count - 1) * down // up
     # More than 0 only if the ratio is approximated.
-    beyond = max(0, (count - 1) * down // up - len(signal) + 1)
+    beyond = max(0, last_input - len(signal) + 1)
     padded = np.pad(signal, (reach, reach + 1 + beyond))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, phases.shape[1])
-    step = max(1, min(BLOCK, BLOCK_PRODUCTS // phases.shape[1]))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, taps_per_phase)
     for first in range(min(up, count)):
-        at = first * down
-        phase = phases[at % up]
-        outputs = result[first::up]
-        taps = windows[at // up :: down]
-        for begin in range(0, len(outputs), step):
-            checkpoint()
-            part = outputs[begin : begin + step]
-            part[:] = taps[begin : begin + len(part)] @ phase
+        position = first * down
+        phase = phases[position % up]
+        taps = windows[position // up :: down]
+        _weigh(taps, phase, result[first::up])
     return result
+
+
+def _weigh(taps: Array, phase: Array, outputs: Array) -> None:
+    """Fill outputs with weighted sums of their taps, block by block."""
+    step = max(1, min(BLOCK, BLOCK_PRODUCTS // len(phase)))
+    for begin in range(0, len(outputs), step):
+        checkpoint()
+        part = outputs[begin : begin + step]
+        end = begin + len(part)
+        part[:] = taps[begin:end] @ phase
 
 
 @functools.lru_cache(maxsize=8)
@@ -82,12 +95,14 @@ def _filter(up: int, down: int) -> tuple[Array, int]:
     phase is scaled to sum 1, so a constant signal stays exactly constant.
     """
     stretch = max(1.0, down / up) / ROLLOFF
-    reach = int(np.ceil(ZERO_CROSSINGS * stretch))
+    half_width = ZERO_CROSSINGS * stretch
+    reach = int(np.ceil(half_width))
     distances = np.arange(-reach, reach + 2)[np.newaxis, :]
     shifts = (np.arange(up) / up)[:, np.newaxis]
     offsets = distances - shifts
-    inside = np.clip(1.0 - (offsets / (ZERO_CROSSINGS * stretch)) ** 2, 0.0, None)
+    inside = np.clip(1.0 - (offsets / half_width) ** 2, 0.0, None)
     kaiser = np.i0(BETA * np.sqrt(inside))
     weights = np.sinc(offsets / stretch) * kaiser * (inside > 0)
-    phases: Array = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    sums = weights.sum(axis=1, keepdims=True)
+    phases: Array = (weights / sums).astype(np.float32)
     return phases, reach

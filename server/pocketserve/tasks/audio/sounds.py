@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -79,21 +80,18 @@ class SoundInput:
         properties = sound_properties(facts)
         extractor = _extractor(facts, self._spec)
         self._rate = _sampling_rate(facts, options, properties, extractor, task)
-        declared = properties.channels if properties else 0
-        self._channels = options.channels or declared or 1
-        self._normalize = options.normalize or "none"
-        if options.normalize is None and extractor is not None:
-            self._normalize = extractor.normalize
+        self._channels = _channel_count(options, properties)
+        self._normalize = _normalization(options, extractor)
         self._features = features_of(
-            facts, self._spec, self._rate, self._channels, extractor
+            facts,
+            self._spec,
+            self._rate,
+            self._channels,
+            extractor,
         )
         self.window = self._window_size(extractor)
         self._hop = options.hop or self.window or 0
-        self._fixed: dict[str, Array] = {}
-        rate_names = (options.rate_input,) if options.rate_input else RATE_NAMES
-        rate_spec = _first_named(facts.sent_inputs, rate_names)
-        if rate_spec is not None:
-            self._fixed[rate_spec.name] = _rate_array(rate_spec, self._rate)
+        self._fixed = _fixed_arrays(facts, options, self._rate)
         self._mask = _first_named(facts.sent_inputs, MASK_NAMES)
 
     def _window_size(self, extractor: FeatureExtractor | None) -> int | None:
@@ -105,6 +103,10 @@ class SoundInput:
         if window is None and extractor is not None:
             window = extractor.window
         return self._features.window(window, options.context)
+
+    @property
+    def _is_mono(self) -> bool:
+        return self._channels == 1
 
     def read(
         self, body: memoryview, hints: Hints, *, normalizes: bool = True
@@ -130,28 +132,41 @@ class SoundInput:
     def normalized(self, samples: Array) -> Array:
         """Return samples with the mean and size that the model expects."""
         if self._normalize == "zero-mean":
-            samples = (samples - samples.mean()) / np.sqrt(samples.var() + EPSILON)
+            deviation = np.sqrt(samples.var() + EPSILON)
+            samples = (samples - samples.mean()) / deviation
         elif self._normalize == "peak":
-            samples = samples / max(float(np.abs(samples).max()), EPSILON)
+            peak = float(np.abs(samples).max())
+            samples = samples / max(peak, EPSILON)
         return samples.astype(np.float32, copy=False)
 
     def windows(self, sound: wav.Sound) -> list[SoundWindow]:
         """Return the sound in the model's windows, in order; at least one."""
-        samples, window = sound.samples, self.window
+        samples = sound.samples
+        window = self.window
         size = self._prepared_size(len(samples))
         if window is None:
             return [SoundWindow(samples, 0.0, sound.seconds)]
-        count = max(1, 1 + -(-(len(samples) - window) // self._hop))
-        is_last_padded = (count - 1) * self._hop + window > len(samples)
-        if self.options.pad == "drop" and count > 1 and is_last_padded:
-            count -= 1
+        count = self._window_count(len(samples), window)
         maximum = min(MAX_WINDOWS, MAX_PREPARED // size)
         if count > maximum:
             raise invalid_input(
                 f"the sound has {count} windows, the limit is {maximum}; send it in parts"
             )
-        starts = [number * self._hop for number in range(count)]
-        return [self._cut(samples, window, start) for start in starts]
+        windows = []
+        for number in range(count):
+            start = number * self._hop
+            windows.append(self._cut(samples, window, start))
+        return windows
+
+    def _window_count(self, length: int, window: int) -> int:
+        """Return the number of windows, at least 1, of so many samples."""
+        hops = math.ceil((length - window) / self._hop)
+        count = max(1, 1 + hops)
+        last_end = (count - 1) * self._hop + window
+        is_last_padded = last_end > length
+        if self.options.pad == "drop" and count > 1 and is_last_padded:
+            return count - 1
+        return count
 
     def _prepared_size(self, samples: int) -> int:
         """Return the numbers in one window's arrays; raise if they are too many."""
@@ -168,49 +183,62 @@ class SoundInput:
         return max(length, features)
 
     def _cut(self, samples: Array, window: int, start: int) -> SoundWindow:
-        context, channels = self.options.context, samples.shape[1]
+        """Return one window with its context; missing samples are filled in."""
+        context = self.options.context
+        channels = samples.shape[1]
         head = samples[max(0, start - context) : start]
         inside = samples[start : start + window]
-        front = np.zeros((context - len(head), channels), np.float32)
-        tail = np.zeros((window - len(inside), channels), np.float32)
+        missing_before = context - len(head)
+        missing_after = window - len(inside)
+        front = np.zeros((missing_before, channels), np.float32)
+        tail = np.zeros((missing_after, channels), np.float32)
         if self.options.pad == "repeat":
             tail = np.resize(inside, tail.shape)
         joined = np.concatenate([front, head, inside, tail])
-        return SoundWindow(joined, start / self._rate, len(inside) / self._rate)
+        return SoundWindow(
+            samples=joined,
+            start=start / self._rate,
+            seconds=len(inside) / self._rate,
+        )
 
     def runs(self, windows: Sequence[SoundWindow]) -> list[Arrays]:
         """Return the input arrays of each window; reals if the input is quantised."""
         runs: list[Arrays] = []
         for window in cancellable(windows):
-            run = {self._spec.name: self._tensor(window.samples), **self._fixed}
+            values = self._tensor(window.samples)
+            run = {self._spec.name: values, **self._fixed}
             if self._mask is not None:
-                run[self._mask.name] = self._mask_of(window, run[self._spec.name])
+                run[self._mask.name] = self._mask_of(self._mask, window, values)
             runs.append(run)
         return runs
 
-    def _mask_of(self, window: SoundWindow, values: Array) -> Array:
+    def _mask_of(self, spec: TensorSpec, window: SoundWindow, values: Array) -> Array:
         """Return 1 for a window's samples or frames, and 0 for padding."""
-        assert self._mask is not None
-        kind = "<i8" if self._mask.open else DATATYPES[self._mask.datatype].typestr
+        kind = "<i8"
+        if not spec.open:
+            kind = DATATYPES[spec.datatype].typestr
         if self._features is not None:
-            return np.ones((1, max(values.shape[1:], default=1)), kind)
+            longest = max(values.shape[1:], default=1)
+            return np.ones((1, longest), kind)
         mask = np.ones((1, values.shape[-1]), kind)
-        end = self.options.context + round(window.seconds * self._rate)
-        mask[:, end:] = 0
+        length = round(window.seconds * self._rate)
+        mask[:, self.options.context + length :] = 0
         return mask
 
     def _tensor(self, values: Array) -> Array:
+        """Return a window's samples or features as the input's array."""
         kind = np.dtype(DATATYPES[self._spec.datatype].typestr)
         integers = kind.kind in "iu" and self._spec.quantization is None
-        if self.options.scale == "int16" or (integers and self._features is None):
-            values = np.clip(np.rint(values * INT16_SCALE), -32768, 32767)
+        takes_samples = self._features is None
+        if self.options.scale == "int16" or (integers and takes_samples):
+            values = _rounded(values * INT16_SCALE, -32768, 32767)
         if self._features is None:
             values = values.reshape(self._shape(*values.shape))
         else:
             values = self._features.array(values[:, 0])
             if integers:
                 limits = np.iinfo(kind)
-                values = np.clip(np.rint(values), limits.min, limits.max)
+                values = _rounded(values, limits.min, limits.max)
         if not integers and kind.kind != "f":
             kind = np.dtype(np.float32)
         return np.ascontiguousarray(values, dtype=kind)
@@ -221,11 +249,14 @@ class SoundInput:
         if channels > 1 and rank < 2:
             return (frames * channels,)
         if channels > 1:
-            return (*[1] * (rank - 2), frames, channels)
+            leading = [1] * (rank - 2)
+            return (*leading, frames, channels)
         if self._spec.open:
             return 1, frames
-        axis = _length_axis(self._spec)
-        return tuple(frames if number == axis else 1 for number in range(rank))
+        shape = [1] * rank
+        if shape:
+            shape[_length_axis(self._spec)] = frames
+        return tuple(shape)
 
     def describe(self) -> dict[str, str]:
         """Describe the preparation of a sound for model cards."""
@@ -260,31 +291,50 @@ class SoundInput:
         )
 
     def _decode(self, body: memoryview, hints: Hints) -> wav.Sound:
-        limit = self.options.max_seconds
-        mono = self._channels == 1
+        """Decode a body by the parameter ``format``, else by its first bytes."""
         name = hints.values.get("format", "wav")
-        rate = hints.values.get("rate", self._rate)
         if not len(body):
             raise invalid_input("the body is empty; send a WAV file")
         if name in RAW_FORMATS:
-            code, width = RAW_FORMATS[name]
-            form = wav.SampleFormat(code, hints.values.get("channels", 1), rate, width)
-            return wav.decode(body, form, limit, mono=mono)
+            return self._decode_raw(body, name, hints)
         if name != "wav":
             raise invalid_parameter(
                 f"parameter format must be wav or one of {', '.join(RAW_FORMATS)} for sound"
             )
         if wav.is_wav(body):
-            return wav.read_wav(body, limit, mono=mono)
+            limit = self.options.max_seconds
+            return wav.read_wav(body, limit, mono=self._is_mono)
         if arrays.is_npy(body):
-            reals = _reals(arrays.read_npy(body))
-        elif arrays.first_sign(body) == b"[":
-            reals = _reals(_listed(body))
-        else:
-            return self._decode_container(body)
-        channels = 1 if reals.ndim == 1 else max(1, reals.shape[1])
-        form = wav.SampleFormat(wav.FLOAT, channels, rate, 8)
-        return wav.decode(memoryview(reals.tobytes()), form, limit, mono=mono)
+            return self._decode_array(arrays.read_npy(body), hints)
+        if arrays.first_sign(body) == b"[":
+            return self._decode_array(_listed(body), hints)
+        return self._decode_container(body)
+
+    def _decode_raw(self, body: memoryview, name: str, hints: Hints) -> wav.Sound:
+        """Decode samples without a header."""
+        code, width = RAW_FORMATS[name]
+        form = wav.SampleFormat(
+            code,
+            channels=hints.values.get("channels", 1),
+            rate=hints.values.get("rate", self._rate),
+            width=width,
+        )
+        return wav.decode(body, form, self.options.max_seconds, mono=self._is_mono)
+
+    def _decode_array(self, array: Array, hints: Hints) -> wav.Sound:
+        """Decode an array of samples [n] or [n, channels]."""
+        reals = _reals(array)
+        channels = 1
+        if reals.ndim == 2:
+            channels = max(1, reals.shape[1])
+        form = wav.SampleFormat(
+            wav.FLOAT,
+            channels=channels,
+            rate=hints.values.get("rate", self._rate),
+            width=8,
+        )
+        data = memoryview(reals.tobytes())
+        return wav.decode(data, form, self.options.max_seconds, mono=self._is_mono)
 
     def _decode_container(self, body: memoryview) -> wav.Sound:
         """Decode a compressed recording, already at the model's rate."""
@@ -296,6 +346,40 @@ class SoundInput:
         return read_sound(
             body, kind, self._rate, self._channels, self.options.max_seconds
         )
+
+
+def _channel_count(options: AudioOptions, properties: AudioProperties | None) -> int:
+    """Return the manifest's number of channels, else the file's, else 1."""
+    if options.channels:
+        return options.channels
+    if properties is not None and properties.channels:
+        return properties.channels
+    return 1
+
+
+def _normalization(options: AudioOptions, extractor: FeatureExtractor | None) -> str:
+    """Return the manifest's normalization, else the file's, else ``none``."""
+    if options.normalize is None and extractor is not None:
+        return extractor.normalize
+    return options.normalize or "none"
+
+
+def _fixed_arrays(
+    facts: ModelFacts, options: AudioOptions, rate: int
+) -> dict[str, Array]:
+    """Return the array of the input that takes the sampling rate, if there is one."""
+    names: Sequence[str] = RATE_NAMES
+    if options.rate_input:
+        names = (options.rate_input,)
+    spec = _first_named(facts.sent_inputs, names)
+    if spec is None:
+        return {}
+    return {spec.name: _rate_array(spec, rate)}
+
+
+def _rounded(values: Array, lowest: int, highest: int) -> Array:
+    """Return values as whole numbers within limits."""
+    return np.asarray(np.clip(np.rint(values), lowest, highest))
 
 
 def _sampling_rate(
@@ -332,8 +416,11 @@ def _first_named(
 
 def _rate_array(spec: TensorSpec, rate: int) -> Array:
     """Return the array of an input that takes the sampling rate."""
-    kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
-    shape = [] if spec.open else [1] * len(spec.shape)
+    kinds = {"FP32": np.float32, "INT32": np.int32}
+    kind = kinds.get(spec.datatype, np.int64)
+    shape = [1] * len(spec.shape)
+    if spec.open:
+        shape = []
     return np.full(shape, rate, kind)
 
 
@@ -356,14 +443,18 @@ def _reals(array: Array) -> Array:
     Integers are 16-bit samples.
     """
     got = f"an array of sound must hold {FITTING}, got {array.dtype}"
-    shape = array.shape
+    shape = list(array.shape)
     if array.dtype.kind not in "fi" or array.ndim not in (1, 2):
-        raise invalid_input(f"{got} {list(shape)}")
+        raise invalid_input(f"{got} {shape}")
     if array.ndim == 2 and shape[1] > wav.MAX_CHANNELS:
-        raise invalid_input(f"{got} {list(shape)}")
-    lowest, highest, scale = -MAX_REAL, MAX_REAL, 1.0
+        raise invalid_input(f"{got} {shape}")
+    lowest = -MAX_REAL
+    highest = MAX_REAL
+    scale = 1.0
     if array.dtype.kind == "i":
-        lowest, highest, scale = -32768, 32767, INT16_SCALE
+        lowest = -32768
+        highest = 32767
+        scale = INT16_SCALE
     is_outside = array.size and (array.min() < lowest or array.max() > highest)
     if array.dtype == np.int8 or is_outside:
         raise invalid_input(f"{got} with others")
@@ -398,16 +489,21 @@ def sound_properties(facts: ModelFacts) -> AudioProperties | None:
 
 
 def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorSpec:
+    """Return the input that takes samples."""
     if options.input:
         return named_tensor(facts.inputs, "audio.input", options.input)
     filled = {*RATE_NAMES, *MASK_NAMES, options.rate_input}
-    fitting = [spec for spec in facts.sent_inputs if spec.name not in filled]
+    fitting = []
+    for spec in facts.sent_inputs:
+        if spec.name not in filled:
+            fitting.append(spec)
     if len(fitting) != 1:
         names = ", ".join(spec.name for spec in facts.inputs)
         raise ModelLoadError(
-            f"model.toml: task {task} needs one input for samples, but the model has {names}; name it in "
-            f"audio.input, name inputs that take an output's value back in [state.feedback], and those that always "
-            f"have the same value in [fixed_inputs]"
+            f"model.toml: task {task} needs one input for samples, but the model has "
+            f"{names}; name it in audio.input, name inputs that take an output's value "
+            "back in [state.feedback], and those that always have the same value in "
+            "[fixed_inputs]"
         )
     return fitting[0]
 

@@ -23,8 +23,16 @@ from pocketserve.tensors import Array, TensorSpec
 # Samples transformed at a time: frames overlap and are many times the sound.
 BLOCK = 1 << 20
 EPSILON = 1e-7  # keeps the variance above 0
-_BREAK_HZ, _BREAK_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27.0
-"""Slaney's scale is linear up to 1 kHz, which is 15 mel, and logarithmic above."""
+# Slaney's scale is linear up to 1 kHz, which is 15 mel, and logarithmic above.
+_BREAK_HZ = 1000.0
+_BREAK_MEL = 15.0
+_STEP = math.log(6.4) / 27.0
+_FIRST_TERMS = {
+    "hann": 0.5,
+    "hamming": 0.54,
+    "ones": 1.0,
+}
+"""The constant term of each window's cosine sum."""
 
 
 class Spectrogram:
@@ -54,27 +62,36 @@ class Spectrogram:
 
     def samples(self, frames: int) -> int:
         """Return the fewest samples, at least 1, that give ``frames`` frames or more."""
-        last = self._frame % 2 if self.options.center else self._frame
-        return max(1, (frames - 1) * self.options.hop_length + last)
+        last = self._frame
+        if self.options.center:
+            last = self._frame % 2
+        before_last = (frames - 1) * self.options.hop_length
+        return max(1, before_last + last)
 
     def features(self, samples: Array) -> Array:
         """Return the features of samples [n], float32 of shape [count(n), bins]."""
         options = self.options
         padded = self._padded(samples.astype(np.float64))
-        values = _logarithm(self._powers(padded, self.count(len(samples))), options)
+        count = self.count(len(samples))
+        powers = self._powers(padded, count)
+        values = _logarithm(powers, options)
         if self._cosines is not None:
             values = values @ self._cosines
-        if options.normalize != "none":
-            axis = 0 if options.normalize == "per-bin" else None
-            deviation = np.sqrt(values.var(axis=axis) + EPSILON)
-            values = (values - values.mean(axis=axis)) / deviation
-        values = (values - np.array(options.mean)) / np.array(options.std)
+        if options.normalize == "per-bin":
+            values = _standardized(values, axis=0)
+        elif options.normalize != "none":
+            values = _standardized(values, axis=None)
+        mean = np.array(options.mean)
+        std = np.array(options.std)
+        values = (values - mean) / std
         return np.asarray(values, np.float32)
 
     def _padded(self, samples: Array) -> Array:
+        """Return samples after pre-emphasis, with borders, at least one frame long."""
         options = self.options
         if options.preemphasis and len(samples) and not options.kaldi:
-            emphasised = samples[1:] - options.preemphasis * samples[:-1]
+            before = samples[:-1]
+            emphasised = samples[1:] - options.preemphasis * before
             samples = np.concatenate([samples[:1], emphasised])
         if options.center:
             border = self._frame // 2
@@ -96,16 +113,29 @@ class Spectrogram:
         result = np.empty((count, bins))
         step = max(1, BLOCK // options.n_fft)
         for start in cancellable(range(0, count, step)):
-            block = frames[start : start + step]
-            if options.kaldi:
-                centred = block - block.mean(axis=1, keepdims=True)
-                block = _emphasised(centred, options.preemphasis)
-            spectrum = np.abs(np.fft.rfft(block * self._window, options.n_fft))
-            powers = spectrum if options.power == 1 else spectrum**options.power
-            if self._filters is not None:
-                powers = powers @ self._filters
-            result[start : start + step] = powers
+            end = start + step
+            result[start:end] = self._block_powers(frames[start:end])
         return result
+
+    def _block_powers(self, block: Array) -> Array:
+        """Return the powers of some frames."""
+        options = self.options
+        if options.kaldi:
+            centred = block - block.mean(axis=1, keepdims=True)
+            block = _emphasised(centred, options.preemphasis)
+        windowed = block * self._window
+        powers: Array = np.abs(np.fft.rfft(windowed, options.n_fft))
+        if options.power != 1:
+            powers = powers**options.power
+        if self._filters is not None:
+            powers = powers @ self._filters
+        return powers
+
+
+def _standardized(values: Array, axis: int | None) -> Array:
+    """Return values with mean 0 and deviation 1 along an axis, or in all."""
+    deviation = np.sqrt(values.var(axis=axis) + EPSILON)
+    return np.asarray((values - values.mean(axis=axis)) / deviation)
 
 
 def _emphasised(frames: Array, factor: float) -> Array:
@@ -117,27 +147,35 @@ def _emphasised(frames: Array, factor: float) -> Array:
 
 def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
     """Return the bands' starts, peaks and ends, [n_mels + 2], in mel and in Hz."""
-    top = rate / 2 if options.f_max is None else options.f_max
-    low_mel = _mel_of(np.array(options.f_min), options.mel_scale)
-    high_mel = _mel_of(np.array(top), options.mel_scale)
+    scale = options.mel_scale
+    highest = options.f_max
+    if highest is None:
+        highest = rate / 2
+    low_mel = _mel_of(np.array(options.f_min), scale)
+    high_mel = _mel_of(np.array(highest), scale)
     edges = np.linspace(low_mel, high_mel, options.n_mels + 2)
-    return edges, _hertz_of(edges, options.mel_scale)
+    return edges, _hertz_of(edges, scale)
 
 
 def mel_filters(options: SpectrogramOptions, rate: int) -> Array:
     """Return the weights of the FFT's bins in the bands, [n_fft // 2 + 1, n_mels]."""
     edges, edges_hz = _mel_edges(options, rate)
-    positions = np.arange(options.n_fft // 2 + 1) * (rate / options.n_fft)
+    bin_width = rate / options.n_fft
+    positions = np.arange(options.n_fft // 2 + 1) * bin_width
     corners = edges_hz
     if options.triangles == "mel":
         positions = _mel_of(positions, options.mel_scale)
         corners = edges
+    starts = corners[:-2]
+    ends = corners[2:]
     widths = np.diff(corners)
-    rising = (positions[:, None] - corners[:-2]) / widths[:-1]
-    falling = (corners[2:] - positions[:, None]) / widths[1:]
-    weights: Array = np.maximum(0.0, np.minimum(rising, falling))
+    rising = (positions[:, None] - starts) / widths[:-1]
+    falling = (ends - positions[:, None]) / widths[1:]
+    triangles = np.minimum(rising, falling)
+    weights: Array = np.maximum(0.0, triangles)
     if options.norm == "slaney":
-        weights = weights * (2.0 / (edges_hz[2:] - edges_hz[:-2]))
+        widths_hz = edges_hz[2:] - edges_hz[:-2]
+        weights = weights * (2.0 / widths_hz)
     return weights
 
 
@@ -153,40 +191,60 @@ def cosines(bands: int, coefficients: int) -> Array:
 def _window(options: SpectrogramOptions, frame: int) -> Array:
     """Return the window's weights, centred in a longer frame."""
     length = options.win_length
-    period = length if options.periodic else max(1, length - 1)
-    cosine = np.cos(np.arange(length) * (2 * np.pi / period))
-    first = {"hann": 0.5, "hamming": 0.54, "ones": 1.0}[options.window]
+    period = length
+    if not options.periodic:
+        period = max(1, length - 1)
+    angles = np.arange(length) * (2 * np.pi / period)
+    first = _FIRST_TERMS[options.window]
+    weights = first - (1 - first) * np.cos(angles)
     before = (frame - length) // 2
-    return np.pad(first - (1 - first) * cosine, (before, frame - length - before))
+    after = frame - length - before
+    return np.pad(weights, (before, after))
 
 
 def _logarithm(power: Array, options: SpectrogramOptions) -> Array:
+    """Return powers on the scale of the option ``log``."""
     if options.log == "none":
         return power
-    decibels = 20.0 if options.power == 1 else 10.0  # per power of ten
-    unit = {"natural": math.log(10), "log10": 1.0, "db": decibels}[options.log]
+    decibels = 10.0  # per power of ten
+    if options.power == 1:
+        decibels = 20.0
+    units = {
+        "natural": math.log(10),
+        "log10": 1.0,
+        "db": decibels,
+    }
+    unit = units[options.log]
     raised = np.maximum(power + options.log_offset, options.log_floor)
     values = np.log10(raised) * unit
     if options.ref == "max":
         values = values - values.max()
     if options.top_db is not None:
-        least = values.max() - options.top_db * unit / decibels
-        values = np.maximum(values, least)
+        span = options.top_db * unit / decibels
+        values = np.maximum(values, values.max() - span)
     return values
 
 
 def _mel_of(hertz: Array, scale: str) -> Array:
+    """Return frequencies on a mel scale: HTK's, or Slaney's with a linear part."""
     if scale == "htk":
-        return np.asarray(2595.0 * np.log10(1.0 + hertz / 700.0))
-    above = _BREAK_MEL + np.log(np.maximum(hertz, _BREAK_HZ) / _BREAK_HZ) / _STEP
-    return np.where(hertz >= _BREAK_HZ, above, hertz * (_BREAK_MEL / _BREAK_HZ))
+        ratio = 1.0 + hertz / 700.0
+        return np.asarray(2595.0 * np.log10(ratio))
+    linear = hertz * (_BREAK_MEL / _BREAK_HZ)
+    octaves = np.log(np.maximum(hertz, _BREAK_HZ) / _BREAK_HZ)
+    logarithmic = _BREAK_MEL + octaves / _STEP
+    return np.where(hertz >= _BREAK_HZ, logarithmic, linear)
 
 
 def _hertz_of(mel: Array, scale: str) -> Array:
+    """Return frequencies of a mel scale in Hz: the inverse of :func:`_mel_of`."""
     if scale == "htk":
-        return np.asarray(700.0 * (10.0 ** (mel / 2595.0) - 1.0))
-    above = _BREAK_HZ * np.exp(_STEP * (np.maximum(mel, _BREAK_MEL) - _BREAK_MEL))
-    return np.where(mel >= _BREAK_MEL, above, mel * (_BREAK_HZ / _BREAK_MEL))
+        ratio = 10.0 ** (mel / 2595.0)
+        return np.asarray(700.0 * (ratio - 1.0))
+    linear = mel * (_BREAK_HZ / _BREAK_MEL)
+    steps = np.maximum(mel, _BREAK_MEL) - _BREAK_MEL
+    exponential = _BREAK_HZ * np.exp(_STEP * steps)
+    return np.where(mel >= _BREAK_MEL, exponential, linear)
 
 
 class FeatureLayout(NamedTuple):
@@ -223,12 +281,7 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
         if options.layout == "bins-frames":
             return FeatureLayout(options.frames, True, (1, bins, -1))
         return FeatureLayout(options.frames, False, (1, -1, bins))
-    orders = [False, True]
-    if options.layout is not None:
-        orders = [options.layout == "bins-frames"]
-    layouts = list(_table_layouts(spec.shape, bins, orders))
-    if not layouts:
-        layouts = _flat_layouts(spec.shape, bins, orders[0])
+    layouts = _fitting_layouts(spec.shape, options)
     shape = f"shape {list(spec.shape)} of input {spec.name!r}"
     if not layouts:
         raise ModelLoadError(
@@ -243,8 +296,7 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
             f"model.toml: spectrogram.frames is {options.frames}, but {shape} takes "
             f"{best.frames} frames of {bins} bins; leave the key out"
         )
-    square = [layout.swapped for layout in layouts if layout.frames == bins]
-    if best.frames == bins and len(set(square)) > 1:
+    if best.frames == bins and _fit_both_ways(layouts, bins):
         raise ModelLoadError(
             f"model.toml: {shape} fits both ways: set spectrogram.layout to frames-bins "
             "or bins-frames"
@@ -252,19 +304,49 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
     return best
 
 
+def _fitting_layouts(
+    shape: tuple[int, ...], options: SpectrogramOptions
+) -> list[FeatureLayout]:
+    """Return the layouts that fit a shape, the most likely first."""
+    orders = [False, True]
+    if options.layout is not None:
+        orders = [options.layout == "bins-frames"]
+    layouts = list(_table_layouts(shape, options.bins, orders))
+    if layouts:
+        return layouts
+    return _flat_layouts(shape, options.bins, orders[0])
+
+
+def _fit_both_ways(layouts: Sequence[FeatureLayout], bins: int) -> bool:
+    """Return whether square layouts of both orders fit."""
+    orders = set()
+    for layout in layouts:
+        if layout.frames == bins:
+            orders.add(layout.swapped)
+    return len(orders) > 1
+
+
 def _flat_layouts(
     shape: tuple[int, ...], bins: int, swapped: bool
 ) -> list[FeatureLayout]:
     """Return the layout with frames and bins in one dimension, if it fits."""
-    large = [size for size in shape if size > 1]
-    small = [size for size in shape if size <= 1]
+    large = []
+    small = []
+    flat = []
+    for size in shape:
+        if size > 1:
+            large.append(size)
+            flat.append(-1)
+        else:
+            small.append(size)
+            flat.append(1)
+    # A batch may be open; all other sizes are 1.
     if len(large) != 1 or 0 in small or any(size != 1 for size in small[1:]):
         return []
     count, rest = divmod(large[0], bins)
     if rest:
         return []
-    flat = tuple(-1 if size > 1 else 1 for size in shape)
-    return [FeatureLayout(count, swapped, flat)]
+    return [FeatureLayout(count, swapped, tuple(flat))]
 
 
 def _table_layouts(
@@ -280,12 +362,16 @@ def _table_layouts(
         if swapped:
             bin_axis, frame_axis = pair
         frames = shape[frame_axis]
-        if shape[bin_axis] != size or not frames or not _others_are_one(shape, pair):
+        if shape[bin_axis] != size or not frames:
+            continue
+        if not _others_are_one(shape, pair):
             continue
         arranged = [1] * len(shape)
         arranged[frame_axis] = -1
         arranged[bin_axis] = bins
-        count = frames if frames > 0 else None
+        count = None
+        if frames > 0:
+            count = frames
         yield FeatureLayout(count, swapped, tuple(arranged))
 
 
@@ -328,7 +414,9 @@ class Features(Spectrogram):
         For MFCC these are the mel bands, which are more than the coefficients.
         """
         options = self.options
-        bins = options.n_mels if options.kind == "mfcc" else options.bins
+        bins = options.bins
+        if options.kind == "mfcc":
+            bins = options.n_mels
         return self.count(samples) * bins
 
     def array(self, samples: Array) -> Array:
@@ -338,8 +426,10 @@ class Features(Spectrogram):
     def describe(self) -> str:
         """Describe the features for model cards."""
         options = self.options
-        name = "MFCC" if options.kind == "mfcc" else options.kind
-        if options.log != "none" and options.kind != "mfcc":
+        name = options.kind
+        if options.kind == "mfcc":
+            name = "MFCC"
+        elif options.log != "none":
             name = f"log-{name}"
         step = options.hop_length
         return f"{name} spectrogram of {options.bins} bins, every {step} samples"

@@ -46,6 +46,12 @@ class _Times(NamedTuple):
     starts: list[float]
     seconds: float
 
+    def step(self) -> float:
+        """Return the time from one window to the next; a single one is the sound."""
+        if len(self.starts) > 1:
+            return self.starts[1] - self.starts[0]
+        return self.seconds
+
 
 @dataclass
 class VoiceSegment:
@@ -89,21 +95,22 @@ class VoiceActivity:
         """
         times: _Times = context
         scores = np.array([self._probability(run) for run in runs])
-        step = times.seconds
-        if len(times.starts) > 1:
-            step = times.starts[1] - times.starts[0]
+        step = times.step()
         ends = [min(start + step, times.seconds) for start in times.starts]
         entries: Answer = []
         if options.values.get("pool") == "none":
             for start, end, score in zip(times.starts, ends, scores, strict=True):
                 entries.append(_times_entry(start, end, float(score)))
             return entries
-        silence = max(1, round(self._options.min_silence / step)) if step else 1
+        silence = 1
+        if step:
+            silence = max(1, round(self._options.min_silence / step))
         threshold = options.threshold
         if threshold is None:
             threshold = self._options.threshold
         ranges = speech_windows(scores, threshold, silence)
-        for segment in self._segments(ranges, times, ends, scores)[: options.top_k]:
+        segments = self._segments(ranges, times, ends, scores)
+        for segment in segments[: options.top_k]:
             entry = _times_entry(segment.start, segment.end, segment.score)
             entries.append({"label": "speech", **entry})
         return entries

@@ -114,15 +114,11 @@ def decode(
     """Convert samples in memory to numbers; an incomplete last frame is dropped."""
     size = form.width * form.channels
     frames = len(data) // size
-    if not frames:
-        raise invalid_input("the sound holds no samples")
-    if frames > MAX_FRAMES or frames > max_seconds * form.rate:
-        raise invalid_input(
-            f"the sound lasts {frames / form.rate:.1f} seconds ({frames} frames); the "
-            f"limits are {max_seconds:g} seconds (audio.max_seconds in model.toml) and "
-            f"{MAX_FRAMES} frames; send it in parts"
-        )
-    samples = np.empty((frames, 1 if mono else form.channels), np.float32)
+    _check_length(frames, form.rate, max_seconds)
+    channels = form.channels
+    if mono:
+        channels = 1
+    samples = np.empty((frames, channels), np.float32)
     # Mixing down block by block saves the memory of many channels.
     for first in cancellable(range(0, frames, BLOCK_FRAMES)):
         last = min(first + BLOCK_FRAMES, frames)
@@ -138,6 +134,18 @@ def decode(
     return Sound(samples, form.rate)
 
 
+def _check_length(frames: int, rate: int, max_seconds: float) -> None:
+    """Raise unless a sound has samples, and not too many."""
+    if not frames:
+        raise invalid_input("the sound holds no samples")
+    if frames > MAX_FRAMES or frames > max_seconds * rate:
+        raise invalid_input(
+            f"the sound lasts {frames / rate:.1f} seconds ({frames} frames); the "
+            f"limits are {max_seconds:g} seconds (audio.max_seconds in model.toml) and "
+            f"{MAX_FRAMES} frames; send it in parts"
+        )
+
+
 def _chunks(body: memoryview, order: str) -> Iterator[tuple[bytes, memoryview]]:
     """Yield name and content of each chunk; the last may be cut off."""
     at = 12
@@ -149,13 +157,21 @@ def _chunks(body: memoryview, order: str) -> Iterator[tuple[bytes, memoryview]]:
         at += 8
         if name == b"data" and size == 0:  # the recording was interrupted
             size = len(body)
-        yield name, body[at : at + size]
-        at = min(at + size, len(body))
-        if size % 2 and at < len(body) and bytes(body[at : at + 4]) not in _KNOWN_IDS:
-            at += 1  # most writers pad chunks to even sizes
+        end = at + size
+        yield name, body[at:end]
+        at = min(end, len(body))
+        # Most writers pad chunks to even sizes.
+        if size % 2 and at < len(body) and not _is_known_id(body, at):
+            at += 1
+
+
+def _is_known_id(body: memoryview, at: int) -> bool:
+    """Return whether a known chunk begins at an offset."""
+    return bytes(body[at : at + 4]) in _KNOWN_IDS
 
 
 def _read_format(chunk: memoryview, order: str) -> SampleFormat:
+    """Read the chunk with the layout of samples."""
     if len(chunk) < 16:
         raise invalid_input("the WAV file's format is cut off")
     code, channels, rate, _, align, bits = struct.unpack_from(f"{order}HHIIHH", chunk)
@@ -170,22 +186,29 @@ def _read_format(chunk: memoryview, order: str) -> SampleFormat:
         raise invalid_input(
             f"the sound has {rate} samples per second; {MIN_RATE} to {MAX_RATE} can be read"
         )
-    width = -(-bits // 8)
-    aligned, rest = divmod(align, channels)
-    if aligned and not rest and aligned * 8 >= bits:
-        width = aligned
+    width = _sample_width(align, channels, bits)
     if width not in _WIDTHS.get(code, ()):
         raise invalid_input(
-            f"the WAV file's samples (format {code}, {bits} bits) cannot be read; save it as 16-bit PCM"
+            f"the WAV file's samples (format {code}, {bits} bits) cannot be read; save "
+            "it as 16-bit PCM"
         )
     return SampleFormat(code, channels, rate, width, order)
 
 
+def _sample_width(align: int, channels: int, bits: int) -> int:
+    """Return the bytes per sample: by the frame's size, else by the valid bits."""
+    aligned, rest = divmod(align, channels)
+    if aligned and not rest and aligned * 8 >= bits:
+        return aligned
+    return -(-bits // 8)
+
+
 def _to_real(data: memoryview, form: SampleFormat) -> Array:
     """Return float32 from -1 to 1."""
-    if form.code in (A_LAW, MU_LAW):
-        table = _a_law_table() if form.code == A_LAW else _mu_law_table()
-        return table[np.frombuffer(data, np.uint8)]
+    if form.code == A_LAW:
+        return _a_law_table()[np.frombuffer(data, np.uint8)]
+    if form.code == MU_LAW:
+        return _mu_law_table()[np.frombuffer(data, np.uint8)]
     with np.errstate(over="ignore", invalid="ignore"):
         real: Array = _scaled(data, form).astype(np.float32)
     return real
@@ -196,12 +219,14 @@ def _scaled(data: memoryview, form: SampleFormat) -> Array:
     if form.code == FLOAT:
         floats = np.frombuffer(data, f"{form.order}f{form.width}")
         return floats.astype(np.float64)
-    if form.width == 1:  # unsigned
-        return (np.frombuffer(data, np.uint8).astype(np.float64) - 128.0) / 128.0
+    if form.width == 1:
+        unsigned = np.frombuffer(data, np.uint8)
+        return (unsigned.astype(np.float64) - 128.0) / 128.0
     if form.width == 3:
         return _three_bytes(data, form.order) / 2.0**31
     values = np.frombuffer(data, f"{form.order}i{form.width}")
-    scale: float = 2.0 ** (8 * form.width - 1)
+    bits = 8 * form.width
+    scale: float = 2.0 ** (bits - 1)
     return np.asarray(values.astype(np.float64) / scale)
 
 
@@ -216,19 +241,24 @@ def _three_bytes(data: memoryview, order: str) -> Array:
 
 
 def _mu_law_table() -> Array:
+    """Return the value of each mu-law code."""
     code = ~np.arange(256, dtype=np.uint8)
-    exponent, mantissa = (code >> 4) & 7, code & 15
-    size = (((mantissa.astype(np.int32) << 3) + 0x84) << exponent) - 0x84
-    return (np.where(code & 0x80, -size, size) / 32768).astype(np.float32)
+    exponent = (code >> 4) & 7
+    mantissa = (code & 15).astype(np.int32)
+    biased = (mantissa << 3) + 0x84
+    size = (biased << exponent) - 0x84
+    signed = np.where(code & 0x80, -size, size)
+    return (signed / 32768).astype(np.float32)
 
 
 def _a_law_table() -> Array:
+    """Return the value of each A-law code."""
     code = np.arange(256, dtype=np.uint8) ^ 0x55
-    exponent, mantissa = (code >> 4) & 7, (code & 15).astype(np.int32)
+    exponent = ((code >> 4) & 7).astype(np.int32)
+    mantissa = (code & 15).astype(np.int32)
     low = (mantissa << 4) + 8
-    size = np.where(
-        exponent == 0,
-        low,
-        (low + 0x100) << np.maximum(exponent.astype(np.int32) - 1, 0),
-    )
-    return (np.where(code & 0x80, size, -size) / 32768).astype(np.float32)
+    shift = np.maximum(exponent - 1, 0)
+    high = (low + 0x100) << shift
+    size = np.where(exponent == 0, low, high)
+    signed = np.where(code & 0x80, size, -size)
+    return (signed / 32768).astype(np.float32)

@@ -240,17 +240,9 @@ def complete_processor(
         return {}
     name = processor_class(config, model_type)
     defaults = DEFAULTS.get(name, {})
-    values = {
-        **defaults,
-        **{key: value for key, value in config.items() if value is not None},
-    }
+    values = {**defaults, **_without_none(config)}
     if defaults:
-        for key, classes in _READ_BY.items():
-            if name not in classes:
-                values.pop(key, None)
-        for key, classes in _IGNORED_BY.items():
-            if name in classes:
-                values[key] = defaults.get(key)
+        _drop_unread(name, values, defaults)
     values["size"] = _size_of(name, values, defaults.get("size"))
     values["crop_size"] = _as_sides(values.get("crop_size"))
     values["pad_size"] = _as_sides(values.get("pad_size"))
@@ -259,12 +251,31 @@ def complete_processor(
     if name == "GLPNImageProcessor":
         values["do_pad"] = values["do_resize"]
     for switch, keys in _SWITCHES.items():
-        if not values.get(switch, switch in _ON_BY_DEFAULT):
-            for key in keys:
-                values.pop(key, None)
+        is_on = values.get(switch, switch in _ON_BY_DEFAULT)
+        if is_on:
+            continue
+        for key in keys:
+            values.pop(key, None)
     if name:
         values["image_processor_type"] = name
+    return _without_none(values)
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that have a value."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _drop_unread(
+    name: str, values: dict[str, Any], defaults: Mapping[str, Any]
+) -> None:
+    """Remove keys that a class doesn't read, and reset those it ignores."""
+    for key, classes in _READ_BY.items():
+        if name not in classes:
+            values.pop(key, None)
+    for key, classes in _IGNORED_BY.items():
+        if name in classes:
+            values[key] = defaults.get(key)
 
 
 _READ_BY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -354,16 +365,17 @@ def _size_of(name: str, values: dict[str, Any], usual: object) -> object:
     """
     is_square = values.pop("default_to_square", None)
     longest = values.pop("max_size", None)
-    has_edges = isinstance(usual, Mapping) and "shortest_edge" in usual
+    size = values.get("size")
     if name in _DETECTORS:
-        return _as_sides(values.get("size"), False, longest or _DETECTOR_LONGEST)
+        return _as_sides(size, False, longest or _DETECTOR_LONGEST)
     if name in _MASK_FORMERS:
-        if values.get("size") is usual and longest and isinstance(usual, Mapping):
+        if size is usual and longest and isinstance(usual, Mapping):
             return {**usual, "longest_edge": longest}
-        return _as_sides(values.get("size"), False, longest)
+        return _as_sides(size, False, longest)
     if is_square is None:
+        has_edges = isinstance(usual, Mapping) and "shortest_edge" in usual
         is_square = not has_edges and name not in _NOT_SQUARE
-    return _as_sides(values.get("size"), bool(is_square))
+    return _as_sides(size, bool(is_square))
 
 
 _NOT_SQUARE: Final = ("RTDetrImageProcessor", "SiglipImageProcessor")
@@ -454,24 +466,32 @@ def conflicting_keys(settings: Mapping[str, Any], task: str) -> list[str]:
     if not _has_known_size(name, settings):
         keys.append("size")
     is_cropped = bool(settings.get("do_center_crop"))
-    if is_cropped and not _has_sides(settings.get("crop_size")):
-        keys.append("crop_size")
-    if is_cropped and name in _CROPS_ITSELF and settings.get("size"):
-        keys.append("do_center_crop")
-    if settings.get("pad_size") is not None and is_cropped:
-        keys.append("pad_size")
+    if is_cropped:
+        keys += _crop_conflicts(name, settings)
     if name == "EomtImageProcessor" and settings.get("do_pad"):
         keys.append("do_pad")
     if name == "DPTImageProcessor" and settings.get("size_divisor") is not None:
         keys.append("size_divisor")
-    if name in _OF_TORCHVISION:
-        if settings.get("resample", _BILINEAR) != _BILINEAR:
-            keys.append("resample")
-        if is_cropped:
-            keys.append("do_center_crop")
-    if name == "PerceiverImageProcessor" and is_cropped:
-        keys.extend(_perceiver_conflicts(settings))
+    is_bilinear = settings.get("resample", _BILINEAR) == _BILINEAR
+    if name in _OF_TORCHVISION and not is_bilinear:
+        keys.append("resample")
+    if is_cropped and name in _OF_TORCHVISION:
+        keys.append("do_center_crop")
+    if is_cropped and name == "PerceiverImageProcessor":
+        keys += _perceiver_conflicts(settings)
     return list(dict.fromkeys(keys))
+
+
+def _crop_conflicts(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return conflicting keys of a class that crops."""
+    keys = []
+    if not _has_sides(settings.get("crop_size")):
+        keys.append("crop_size")
+    if name in _CROPS_ITSELF and settings.get("size"):
+        keys.append("do_center_crop")
+    if settings.get("pad_size") is not None:
+        keys.append("pad_size")
+    return keys
 
 
 def _perceiver_conflicts(settings: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import ast
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pocketserve.formats import DamagedFileError
@@ -253,7 +253,7 @@ def _literal(text: str) -> Any:
 
 def _without_marks(lines: Sequence[str]) -> Sequence[str]:
     """Return lines without the quotes, commas or dashes that all of them have, and without YAML's ``names:``."""
-    filled = [line.strip() for line in lines if line.strip()]
+    filled = _filled_lines(lines)
     if _has_yaml_key(lines):
         filled = filled[1:]
         lines = filled
@@ -261,13 +261,31 @@ def _without_marks(lines: Sequence[str]) -> Sequence[str]:
         return lines
     if all(line.startswith("- ") for line in filled):
         return [line[2:].strip() for line in filled]
-    if all(line.startswith(('"', "'")) for line in filled):
-        quoted = [re.fullmatch(_QUOTED, line) for line in filled]
-        if all(quoted):
-            return [match[2] for match in quoted if match is not None]
+    unquoted = _unquoted(filled)
+    if unquoted:
+        return unquoted
     if all(line.endswith(",") for line in filled[:-1]):
         return [line.removesuffix(",").strip() for line in filled]
     return lines
+
+
+def _filled_lines(lines: Sequence[str]) -> list[str]:
+    """Return the lines that aren't blank, stripped."""
+    stripped = [line.strip() for line in lines]
+    return [line for line in stripped if line]
+
+
+def _unquoted(lines: Sequence[str]) -> list[str]:
+    """Return lines without quotes; empty unless all of them are quoted."""
+    if not all(line.startswith(('"', "'")) for line in lines):
+        return []
+    names = []
+    for line in lines:
+        match = re.fullmatch(_QUOTED, line)
+        if match is None:
+            return []
+        names.append(match[2])
+    return names
 
 
 def _of_lines(lines: Sequence[str]) -> LabelFile:
@@ -278,20 +296,34 @@ def _of_lines(lines: Sequence[str]) -> LabelFile:
 
 def _of_index(lines: Sequence[str]) -> LabelFile | None:
     """Return names by the index that all lines state; None if they don't."""
-    filled = [line.strip() for line in lines if line.strip()]
+    filled = _filled_lines(lines)
     if not all(_may_state_index(line) for line in filled):
         return None
     if any(_is_range(line) for line in filled):
         return None
     for split in (_split_index_first, _split_index_last):
-        split_lines = [split(line) for line in filled]
-        numbered = [line for line in split_lines if line is not None]
-        if len(numbered) == len(filled) and _is_index(numbered):
-            names = by_index({line.number: line.name for line in numbered})
-            is_plain = all(line.is_plain for line in numbered)
-            is_doubtful = is_plain and not _is_gapless(numbered)
-            return LabelFile(names, lines=lines if is_doubtful else ())
+        numbered = _split_all(filled, split)
+        if numbered is None or not _is_index(numbered):
+            continue
+        names = by_index({line.number: line.name for line in numbered})
+        is_plain = all(line.is_plain for line in numbered)
+        if is_plain and not _is_gapless(numbered):
+            return LabelFile(names, lines=lines)  # the numbers may be parts of names
+        return LabelFile(names)
     return None
+
+
+def _split_all(
+    lines: Sequence[str], split: Callable[[str], _NumberedLine | None]
+) -> list[_NumberedLine] | None:
+    """Split lines into index and name; None if a line can't be split."""
+    numbered = []
+    for line in lines:
+        split_line = split(line)
+        if split_line is None:
+            return None
+        numbered.append(split_line)
+    return numbered
 
 
 def _may_state_index(line: str) -> bool:
@@ -391,36 +423,59 @@ def by_index(numbered: Mapping[int, str]) -> list[str]:
 
 def _of_csv(text: str) -> list[str]:
     """Return names of a CSV file, with or without a line of column names."""
-    import csv  # late: few models have such a file
-
-    try:
-        reader = csv.reader(text.splitlines(), delimiter=_delimiter(text))
-        rows = [row for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise DamagedFileError(f"is not valid CSV: {error}") from None
+    rows = _csv_rows(text)
     if not rows:
         return []
     head = [_plain_header(cell) for cell in rows[0]]
     name_column = _first_of(_NAME_HEADERS, head)
     if name_column is None:
-        if _has_unknown_header(rows):
-            rows = rows[1:]
-        # A tab, since a space may be part of a name.
-        lines = [f"{row[0]}\t{row[-1]}" if len(row) > 1 else row[0] for row in rows]
-        return [name.replace("\t", " ") for name in _of_lines(lines).names]
+        return _of_headless_csv(rows)
+    names = [_cell(row, name_column) for row in rows[1:]]
     index_column = _first_of(_INDEX_HEADERS, head)
-    names = [
-        row[name_column].strip() if name_column < len(row) else "" for row in rows[1:]
-    ]
     if index_column is None or index_column == name_column:
         return names
     numbered: dict[int, str] = {}
     for row, name in zip(rows[1:], names, strict=True):
-        number = row[index_column].strip() if index_column < len(row) else ""
+        number = _cell(row, index_column)
         if not re.fullmatch(r"\d{1,7}", number) or int(number) in numbered:
             return names
         numbered[int(number)] = name
     return by_index(numbered)
+
+
+def _csv_rows(text: str) -> list[list[str]]:
+    """Return the rows of a CSV file that have a filled cell."""
+    import csv  # late: few models have such a file
+
+    rows = []
+    try:
+        for row in csv.reader(text.splitlines(), delimiter=_delimiter(text)):
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+    except csv.Error as error:
+        raise DamagedFileError(f"is not valid CSV: {error}") from None
+    return rows
+
+
+def _of_headless_csv(rows: list[list[str]]) -> list[str]:
+    """Return names from the first and last cells of rows."""
+    if _has_unknown_header(rows):
+        rows = rows[1:]
+    lines = []
+    for row in rows:
+        line = row[0]
+        if len(row) > 1:
+            # A tab, since a space may be part of a name.
+            line = f"{row[0]}\t{row[-1]}"
+        lines.append(line)
+    return [name.replace("\t", " ") for name in _of_lines(lines).names]
+
+
+def _cell(row: Sequence[str], column: int) -> str:
+    """Return a row's cell; empty if the row is shorter."""
+    if column >= len(row):
+        return ""
+    return row[column].strip()
 
 
 def _delimiter(text: str) -> str:
@@ -496,8 +551,12 @@ def _of_json_list(items: Sequence[Any]) -> list[str] | None:
         if name is None:
             return None
         index = _first_value(item, _JSON_NUMBERS, int)
-        numbered[position if index is None else index] = name
-    return by_index(numbered) if len(numbered) == len(items) else None
+        if index is None:
+            index = position
+        numbered[index] = name
+    if len(numbered) != len(items):
+        return None
+    return by_index(numbered)
 
 
 def _is_pair(item: object) -> bool:
@@ -523,33 +582,40 @@ def _of_json_map(content: Any) -> list[str] | None:
         return None
     numbered: dict[int, str] = {}
     for key, value in content.items():
-        key = str(key)  # Python's notation may have numbers as keys
-        if isinstance(value, dict):
-            value = _first_value(value, _JSON_NAMES, str)
-        if isinstance(value, list) and value and isinstance(value[-1], str):
-            value = value[-1]  # Keras writes [WordNet number, name]
-        if re.fullmatch(r"\d{1,7}", key) and isinstance(value, str):
-            index, name = int(key), value
-        elif type(value) is int or (
-            isinstance(value, str) and re.fullmatch(r"\d{1,7}", value)
-        ):
-            index, name = int(value), key
-        else:
+        entry = _map_entry(
+            str(key), value
+        )  # Python's notation may have numbers as keys
+        if entry is None:
             return None
+        index, name = entry
         if index in numbered:
             raise DamagedFileError(f"gives the index {index} to two names")
         numbered[index] = name
     return by_index(numbered)
 
 
+def _map_entry(key: str, value: Any) -> tuple[int, str] | None:
+    """Return index and name of an entry; None if it has no index."""
+    if isinstance(value, dict):
+        value = _first_value(value, _JSON_NAMES, str)
+    if isinstance(value, list) and value and isinstance(value[-1], str):
+        value = value[-1]  # Keras writes [WordNet number, name]
+    if _is_number_text(key) and isinstance(value, str):
+        return int(key), value
+    if type(value) is int or _is_number_text(value):
+        return int(value), key
+    return None
+
+
+def _is_number_text(value: Any) -> bool:
+    """Return whether a value is a text of digits."""
+    return isinstance(value, str) and re.fullmatch(r"\d{1,7}", value) is not None
+
+
 def _of_label_map(text: str) -> list[str]:
     """Return names of a label map of TensorFlow's object detection: ``item { id: 1 name: 'cat' }``."""
-    lines = [
-        line.partition("#")[0] if line.lstrip().startswith("#") else line
-        for line in text.splitlines()
-    ]
     numbered: dict[int, str] = {}
-    for item in re.finditer(_MAP_ITEM, "\n".join(lines)):
+    for item in re.finditer(_MAP_ITEM, _without_comments(text)):
         fields: dict[str, str] = {}
         for key, number, double, single in re.findall(_MAP_FIELD, item[1]):
             fields[key] = number or double or single
@@ -560,6 +626,16 @@ def _of_label_map(text: str) -> list[str]:
     if not numbered:
         raise DamagedFileError("has no item { id: 1 name: '...' }")
     return by_index(numbered)
+
+
+def _without_comments(text: str) -> str:
+    """Return a text without lines that begin with ``#``."""
+    lines = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            line = line.partition("#")[0]
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def names_or_lines(file: LabelFile, classes: int) -> Sequence[str]:
@@ -589,21 +665,27 @@ def fit_to_classes(names: Sequence[str], classes: int) -> Sequence[str]:
     Args:
         classes: the number of scores; 1 stands for one score of two classes, 0 or less for an unknown number.
     """
-    count = 2 if classes == 1 else classes
+    count = classes
+    if classes == 1:
+        count = 2
     if count < 1 or len(names) == count:
         return names
-    trimmed = list(names)
-    while trimmed and not trimmed[-1].strip():
-        trimmed.pop()
-    filled = [name for name in trimmed if name.strip()]
-    if len(filled) == 1:
-        filled = [name.strip() for name in filled[0].split(",")]
-    for candidate in (
-        trimmed,
-        trimmed[1:] if trimmed and not trimmed[0].strip() else [],
-        filled,
-        [name for name in filled if not name.lstrip().startswith("#")],
-    ):
+    for candidate in _label_candidates(names):
         if len(candidate) == count:
             return candidate
     return names
+
+
+def _label_candidates(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield names without blank lines and without comments."""
+    trimmed = list(names)
+    while trimmed and not trimmed[-1].strip():
+        trimmed.pop()
+    yield trimmed
+    if trimmed and not trimmed[0].strip():
+        yield trimmed[1:]
+    filled = [name for name in trimmed if name.strip()]
+    if len(filled) == 1:
+        filled = [name.strip() for name in filled[0].split(",")]
+    yield filled
+    yield [name for name in filled if not name.lstrip().startswith("#")]
