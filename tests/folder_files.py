@@ -56,7 +56,7 @@ def write_folder(folder: Path, shards: int = 1, **changes: Any) -> Path:
 
     folder.mkdir(parents=True)
     reader = gguf.GGUFReader(CHAT_FILE)
-    _write_weights(folder, _weights(reader), shards)
+    write_weights(folder, _weights(reader), shards)
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(reader)))
     settings = {"eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -99,7 +99,8 @@ def _in_halves(values: Any, heads: int) -> Any:
     return pairs.swapaxes(1, 2).reshape(values.shape)
 
 
-def _write_weights(folder: Path, weights: dict[str, Any], shards: int) -> None:
+def write_weights(folder: Path, weights: dict[str, Any], shards: int) -> None:
+    """Write a file of weights, or several with their index."""
     if shards == 1:
         write_safetensors(folder / "model.safetensors", weights)
         return

@@ -7,7 +7,6 @@ other weights are small random numbers, which all formats must agree on.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from folder_files import write_weights
 from pocketserve.tasks.speech.vocabulary import byte_alphabet
 
 Weights = Mapping[str, np.ndarray]
@@ -191,20 +191,10 @@ class TinyWhisper:
             present = {key: value for key, value in keys.items() if value is not None}
             (folder / name).write_text(json.dumps(present))
 
-    def write_torch(self, folder: Path) -> Path:
+    def write_torch(self, folder: Path, *, parts: int = 1) -> Path:
         """Write the unconverted weights with the settings."""
         self.write_settings(folder)
-        header = {}
-        data = b""
-        for name, weight in self.weights().items():
-            content = weight.astype("<f4").tobytes()
-            span = [len(data), len(data) + len(content)]
-            shape = list(weight.shape)
-            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": span}
-            data += content
-        text = json.dumps(header).encode()
-        length = struct.pack("<Q", len(text))
-        (folder / "model.safetensors").write_bytes(length + text + data)
+        write_weights(folder, self.weights(), parts)
         return folder
 
     def write_onnx(

@@ -44,6 +44,35 @@ def test_torch_and_onnx_have_the_same_logits(tmp_path: Path) -> None:
     np.testing.assert_allclose(again, expected, atol=1e-5)
 
 
+def test_parts_of_weights_are_joined(tmp_path: Path) -> None:
+    folder = TinyWhisper().write_torch(tmp_path / "parts", parts=3)
+    version = Models(tmp_path)["parts"].versions["whisper-torch"]
+    names = sorted(path.name for path in version_files(version))
+    shards = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert names == ["config.json", *shards, "model.safetensors.index.json"]
+    features = np.random.default_rng(0).standard_normal((1, 8, 200), np.float32)
+    whole = opened(TinyWhisper().write_torch(tmp_path / "whole"))
+    expected = whole.step([START], whole.encode(features)).logits
+    session = opened(folder)
+    logits = session.step([START], session.encode(features)).logits
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_faults_of_parts_are_named(tmp_path: Path) -> None:
+    folder = TinyWhisper().write_torch(tmp_path / "parts", parts=2)
+    first, second = sorted(folder.glob("model-*.safetensors"))
+    content = second.read_bytes()
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ModelLoadError, match="an earlier part both have"):
+        opened(folder)
+    second.write_bytes(content[:-8])
+    with pytest.raises(ModelLoadError, match="truncated"):
+        opened(folder)
+    second.unlink()
+    with pytest.raises(ModelLoadError, match=f"no {second.name}, which"):
+        opened(folder)
+
+
 def test_onnx_files_of_a_folder_come_first(tmp_path: Path) -> None:
     folder = TinyWhisper().write(tmp_path / "tiny")
     TinyWhisper().write_torch(folder)

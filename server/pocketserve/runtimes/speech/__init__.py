@@ -1,4 +1,4 @@
-"""Whisper's speech models in the layouts of the hub: ONNX, or safetensors."""
+"""Speech models in the layouts of the hub: Whisper, and CTC models as safetensors."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ FORMATS = (
         own_threads=True,
         task=late(f"{__name__}.files.speech_task"),
         last_choice=True,
-        other_files=late(f"{__name__}.files.config_file"),
+        other_files=late(f"{__name__}.files.files_of_weights"),
+    ),
+    ModelFormat(
+        "ctc-torch",
+        "pocketserve.runtimes.speech.ctc_pytorch",
+        file_starts=("model.safetensors",),
+        claims=late(f"{__name__}.files.is_ctc_weights"),
+        packages=("torch",),
+        install=INSTALL_TORCH,
+        own_threads=True,
+        task=late(f"{__name__}.files.speech_task"),
+        last_choice=True,
+        other_files=late(f"{__name__}.files.files_of_weights"),
     ),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.hugging_face.weights import INDEX, WEIGHTS, weight_files
 from pocketserve.runtimes.onnx.check import check_model
 from pocketserve_wire.files.plain_file import read_plain
 
@@ -19,9 +20,12 @@ MERGED: Final = "decoder_model_merged"
 FIRST: Final = "decoder_model"
 NEXT: Final = "decoder_with_past_model"
 SUFFIX: Final = ".onnx"
-WEIGHTS: Final = "model.safetensors"
 CONFIG: Final = "config.json"
 ONNX_FOLDER: Final = "onnx"
+CTC_TYPES: Final = ("wav2vec2", "hubert")
+CTC: Final = "ForCTC"
+"""The end of the class names of CTC models, such as Wav2Vec2ForCTC."""
+
 MAX_CONFIG_BYTES: Final = 1 << 20
 
 
@@ -36,12 +40,27 @@ def is_whisper_onnx(path: Path) -> bool:
 
 
 def is_whisper_weights(path: Path) -> bool:
-    """Return whether a file has all weights of an unconverted Whisper model."""
-    if path.name != WEIGHTS or model_type(path.parent) != "whisper":
+    """Return whether a file stands for an unconverted Whisper model."""
+    if not _are_weights(path) or model_type(path.parent) != "whisper":
         return False
     config = read_model_config(path.parent) or {}
     # A classifier of sounds has Whisper's encoder only.
     return "WhisperForAudioClassification" not in str(config.get("architectures"))
+
+
+def is_ctc_weights(path: Path) -> bool:
+    """Return whether a file stands for an unconverted CTC model."""
+    if not _are_weights(path) or model_type(path.parent) not in CTC_TYPES:
+        return False
+    config = read_model_config(path.parent) or {}
+    return CTC in str(config.get("architectures"))
+
+
+def _are_weights(path: Path) -> bool:
+    """Return whether a file has all weights, or is the index of their parts."""
+    if path.name == INDEX:
+        return not (path.parent / WEIGHTS).is_file()
+    return path.name == WEIGHTS
 
 
 def speech_task(path: Path) -> str:
@@ -49,9 +68,15 @@ def speech_task(path: Path) -> str:
     return "speech-to-text"
 
 
-def config_file(weights: Path) -> list[str]:
-    """Return the names of all files that unconverted weights need beside them."""
-    return [CONFIG]
+def files_of_weights(weights: Path) -> list[str]:
+    """Return the names of all files that unconverted weights need beside them.
+
+    Raises:
+        ModelLoadError: a part is missing, or the index is damaged.
+    """
+    if weights.name == WEIGHTS:
+        return [CONFIG]
+    return [CONFIG, *weight_files(weights.parent)]
 
 
 def model_type(folder: Path) -> str:

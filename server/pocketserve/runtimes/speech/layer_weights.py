@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.speech.torch_weights import Shapes, config_fault
 
 MAX_SIZE: Final = 1 << 20
 MAX_LAYERS: Final = 256
 KERNEL: Final = 3  # of both convolutions
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 class WhisperShape(NamedTuple):
@@ -53,29 +51,32 @@ def read_shape(config: Mapping[str, Any]) -> WhisperShape:
     Raises:
         ModelLoadError: a key is missing or invalid, or the model differs from Whisper.
     """
+    shape = WhisperShape(*read_sizes(config, _KEYS))
+    if shape.width % shape.encoder_heads or shape.width % shape.decoder_heads:
+        raise config_fault("d_model is no multiple of the number of attention heads")
+    if config.get("activation_function", "gelu") != "gelu":
+        raise config_fault("activation_function is not gelu")
+    if config.get("scale_embedding"):
+        raise config_fault("scale_embedding is true, which no Whisper model has")
+    return shape
+
+
+def read_sizes(config: Mapping[str, Any], keys: Sequence[str]) -> list[int]:
+    """Return the named sizes in their order.
+
+    Raises:
+        ModelLoadError: one is missing or invalid.
+    """
     sizes = []
-    for key in _KEYS:
+    for key in keys:
         value = config.get(key)
         limit = MAX_SIZE
         if key.endswith("_layers"):
             limit = MAX_LAYERS
         if type(value) is not int or not 0 < value <= limit:
-            raise _fault(f"{key} is not a whole number from 1 to {limit}")
+            raise config_fault(f"{key} is not a whole number from 1 to {limit}")
         sizes.append(value)
-    shape = WhisperShape(*sizes)
-    if shape.width % shape.encoder_heads or shape.width % shape.decoder_heads:
-        raise _fault("d_model is no multiple of the number of attention heads")
-    if config.get("activation_function", "gelu") != "gelu":
-        raise _fault("activation_function is not gelu")
-    if config.get("scale_embedding"):
-        raise _fault("scale_embedding is true, which no Whisper model has")
-    return shape
-
-
-def _fault(fault: str) -> ModelLoadError:
-    return ModelLoadError(
-        f"config.json beside the model: {fault}; copy the file from the model's source"
-    )
+    return sizes
 
 
 def weight_shapes(shape: WhisperShape) -> Shapes:

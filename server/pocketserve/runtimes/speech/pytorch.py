@@ -7,35 +7,30 @@ huggingface/transformers, modeling_whisper.py, for the order of the operations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.runtimes.speech.files import CONFIG, read_model_config
 from pocketserve.runtimes.speech.interface import TokenStep
 from pocketserve.runtimes.speech.layer_weights import (
     WhisperShape,
     read_shape,
     weight_shapes,
 )
+from pocketserve.runtimes.speech.torch_layers import KeysValues, TorchLayers
+from pocketserve.runtimes.speech.torch_weights import (
+    required_config,
+    shaped_weights,
+    stored_weights,
+)
 from pocketserve.runtimes.torch.common import import_torch
-from pocketserve.runtimes.torch.safetensors import StoredTensor, read_safetensors
 from pocketserve.tensors import Array, TensorSpec
 
 FEATURES: Final = "input_features"
 ENCODED: Final = "last_hidden_state"
 ENCODER: Final = "model.encoder"
 DECODER: Final = "model.decoder"
-FLOATS: Final = ("F32", "F16", "BF16")
-
-
-class KeysValues(NamedTuple):
-    """Keys and values of an attention: [1, heads, positions, size]."""
-
-    keys: Any
-    values: Any
 
 
 class TorchCache(NamedTuple):
@@ -53,57 +48,20 @@ class TorchCache(NamedTuple):
 
 
 class WhisperTorchRuntime:
-    """Opens ``model.safetensors`` with ``config.json`` beside it."""
+    """Opens safetensors with ``config.json`` beside them."""
 
     platform = "pytorch_whisper"
     option_keys: frozenset[str] = frozenset()
 
     def open(self, source: ModelSource) -> WhisperTorchSession:
         torch = import_torch()
-        shape = read_shape(_config(source.path.parent))
-        stored = read_safetensors(source.path)
-        weights = {}
-        for name, expected in weight_shapes(shape).items():
-            weights[name] = _weight(torch, name, stored.get(name), expected)
+        shape = read_shape(required_config(source.path.parent))
+        stored = stored_weights(source.path)
+        weights = shaped_weights(torch, stored, weight_shapes(shape))
         return WhisperTorchSession(torch, shape, weights, source.threads)
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
-    content = read_model_config(folder)
-    if content is None:
-        raise ModelLoadError(
-            f"{CONFIG} beside the model is missing or no JSON object; copy it from the"
-            " model's source"
-        )
-    return content
-
-
-def _weight(
-    torch: Any, name: str, stored: StoredTensor | None, expected: tuple[int, ...]
-) -> Any:
-    """Return a weight in single precision; float32 stays mapped.
-
-    Raises:
-        ModelLoadError: it is missing, or not as ``config.json`` says.
-    """
-    if stored is None or stored.array.shape != expected:
-        state = "is missing" if stored is None else f"is {list(stored.array.shape)}"
-        raise ModelLoadError(
-            f"the weight {name} {state}, but {CONFIG} says {list(expected)}; copy both"
-            " files from the same source"
-        )
-    if stored.dtype_name not in FLOATS:
-        raise ModelLoadError(
-            f"the weight {name} has the type {stored.dtype_name}; {', '.join(FLOATS)}"
-            " can be read"
-        )
-    tensor = torch.from_numpy(np.require(stored.array, requirements="W"))
-    if stored.dtype_name == "BF16":
-        tensor = tensor.view(torch.bfloat16)
-    return tensor.to(torch.float32)
-
-
-class WhisperTorchSession:
+class WhisperTorchSession(TorchLayers):
     """A loaded Whisper model; as tensors it is the encoder.
 
     Attributes:
@@ -120,21 +78,15 @@ class WhisperTorchSession:
         weights: Mapping[str, Any],
         threads: int,
     ) -> None:
-        self._torch = torch
-        self._functional = torch.nn.functional
+        super().__init__(torch, weights, threads)
         self._shape = shape
-        self._weights: Mapping[str, Any] = weights
-        self._threads = threads
-        self.runtime = f"torch {torch.__version__}"
         frames = 2 * shape.source_positions
         encoded = (1, shape.source_positions, shape.width)
         self.inputs = [TensorSpec(FEATURES, "FP32", (1, shape.bins, frames))]
         self.outputs = [TensorSpec(ENCODED, "FP32", encoded)]
         positions = shape.source_positions + shape.target_positions
         cached = 2 * 4 * shape.decoder_layers * positions * shape.width
-        self.memory_bytes = cached
-        for weight in weights.values():
-            self.memory_bytes += weight.numel() * 4
+        self.memory_bytes = self._weight_bytes() + cached
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
@@ -190,20 +142,9 @@ class WhisperTorchSession:
                 "the decoder's logits are no numbers; the file is probably damaged"
             )
 
-    def close(self) -> None:
-        self._weights = {}
-
     @property
     def _decoder_heads(self) -> int:
         return self._shape.decoder_heads
-
-    def _running(self) -> Any:
-        """Return the context of a run."""
-        if not self._weights:
-            raise RuntimeError("the session is closed")
-        # PyTorch keeps the number by thread, and models share threads.
-        self._torch.set_num_threads(self._threads)
-        return self._torch.inference_mode()
 
     def _encode(self, features: Array) -> Any:
         value = self._torch.from_numpy(np.array(features, np.float32))
@@ -247,38 +188,10 @@ class WhisperTorchSession:
         mask = self._torch.ones(rows, columns, dtype=self._torch.bool)
         return mask.tril(columns - rows)
 
-    def _keys_values(self, value: Any, name: str, heads: int) -> KeysValues:
-        keys = self._split(self._linear(value, f"{name}.k_proj"), heads)
-        return KeysValues(
-            keys, self._split(self._linear(value, f"{name}.v_proj"), heads)
-        )
-
-    def _attend(
-        self, value: Any, context: KeysValues, name: str, heads: int, mask: Any = None
-    ) -> Any:
-        queries = self._split(self._linear(value, f"{name}.q_proj"), heads)
-        mixed = self._functional.scaled_dot_product_attention(
-            queries, context.keys, context.values, attn_mask=mask
-        )
-        return self._linear(mixed.transpose(1, 2).flatten(2), f"{name}.out_proj")
-
     def _feed_forward(self, value: Any, name: str) -> Any:
         normal = self._norm(value, f"{name}.final_layer_norm")
         inner = self._functional.gelu(self._linear(normal, f"{name}.fc1"))
         return value + self._linear(inner, f"{name}.fc2")
-
-    def _linear(self, value: Any, name: str) -> Any:
-        weight = self._weights[f"{name}.weight"]
-        return self._functional.linear(value, weight, self._weights.get(f"{name}.bias"))
-
-    def _norm(self, value: Any, name: str) -> Any:
-        weight = self._weights[f"{name}.weight"]
-        bias = self._weights[f"{name}.bias"]
-        return self._functional.layer_norm(value, (self._shape.width,), weight, bias)
-
-    def _split(self, value: Any, heads: int) -> Any:
-        """Return [1, heads, positions, size] of [1, positions, width]."""
-        return value.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
 RUNTIME = WhisperTorchRuntime()

@@ -14,7 +14,8 @@ from pocketserve.tasks.speech.options import SPEECH
 from pocketserve.tasks.speech.whisper_to_text import NAME, SpeechToText
 
 FORMATS: Final = ("whisper", "whisper-torch")
-CTC_FORMATS: Final = ("onnx",)
+CTC_TORCH: Final = "ctc-torch"
+CTC_FORMATS: Final = ("onnx", CTC_TORCH)
 CTC: Final = "ForCTC"
 """The end of the class names of CTC models, such as Wav2Vec2ForCTC."""
 
