@@ -139,7 +139,51 @@ def test_waiting_steps_cannot_add_sound_without_end() -> None:
     for _ in range(28):
         step = send(loud(1), may_run=False)
     assert (texts(step), step.is_final) == (("a", ""), True)
-    assert model.runs == [28]
+    (seconds,) = model.runs
+    assert 23 < seconds < 28
+
+
+def test_a_long_utterance_is_cut_at_a_quiet_place() -> None:
+    model = Model([" a", " b", " c", " d e", " f"])
+    send = listener(model)
+    speech = loud(28)
+    # The last 5 s are searched.
+    speech[25 * RATE : 25 * RATE + RATE // 4] = 0
+    for start in range(0, 27, 9):
+        step = send(speech[start * RATE : (start + 9) * RATE])
+    step = send(speech[27 * RATE :])
+    assert (texts(step), step.is_final) == (("d e", ""), True)
+    assert texts(send(silence(1))) == (" f", "")
+    assert model.runs == [
+        9,
+        18,
+        27,
+        pytest.approx(25.1, abs=0.15),
+        pytest.approx(3.9, 0.1),
+    ]
+
+
+def test_a_pause_inside_a_piece_ends_an_utterance() -> None:
+    model = Model([" One.", " Two.", " Two three.", " Four."])
+    send = listener(model)
+    step = send(np.concatenate([loud(3), silence(1), loud(2)]))
+    assert (texts(step), step.is_final) == (("One.", ""), True)
+    assert texts(send(loud(1))) == ("", " Two.")
+    last = send(np.concatenate([silence(1), loud(1)]), is_end=True)
+    assert model.runs == [pytest.approx(3.5, abs=0.1), pytest.approx(3.5, abs=0.1), 5.5]
+    assert texts(last) == (" Two three.", "")
+
+
+def test_words_behind_a_pause_that_was_transcribed_stay_final() -> None:
+    model = Model([" a b", " a b", " a b c"])
+    send = listener(model)
+    quiet = 0.5 * loud(4)
+    quiet[RATE : 2 * RATE] *= 0.1
+    send(quiet)
+    assert texts(send(quiet[3 * RATE :])) == ("a b", "")
+    # Louder speech makes the pause before the final words one.
+    step = send(3 * loud(2))
+    assert (texts(step), step.is_final) == (("", " c"), False)
 
 
 def test_a_failed_step_can_be_repeated() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from pocketserve.tasks.base import Answer
-from pocketserve.tasks.speech.gate import Gate
+from pocketserve.tasks.speech.gate import Gate, quiet_cut
 from pocketserve.tasks.speech.spoken_words import (
     SpokenWord,
     common_length,
@@ -144,15 +144,41 @@ class Captions:
         gate = Gate(self._samples, self._rate)
         last_loud = gate.last_loud()
         if last_loud is None:
-            return self._end_utterance(words_after(self._last, self._final))
-        quiet = len(self._samples) - last_loud
-        is_over = quiet >= PAUSE_S * self._rate or self.is_full or is_end
-        if not is_over and self._new_samples < self._step_samples():
+            words = words_after(self._last, self._final)
+            return self._end_utterance(words, 0)
+        end = self._utterance_end(gate, last_loud, is_end)
+        if end is not None:
+            words = self._run(transcribe, end)
+            rest = len(self._samples) - end
+            return self._end_utterance(words_after(words, self._final), rest)
+        if self._new_samples < self._step_samples():
             return self._result([])
-        words = self._run(transcribe)
-        if is_over:
-            return self._end_utterance(words_after(words, self._final))
-        return self._agree(words)
+        return self._agree(self._run(transcribe, len(self._samples)))
+
+    def _utterance_end(self, gate: Gate, last_loud: int, is_end: bool) -> int | None:
+        """Return the sample that ends the utterance; None if it goes on.
+
+        On a slow device a step brings seconds of sound. So its pause may be in the
+        middle, and the words after it wait for the next step.
+        """
+        length = len(self._samples)
+        if is_end or length - last_loud >= PAUSE_S * self._rate:
+            return length
+        pause = gate.last_pause(PAUSE_S)
+        transcribed = length - self._new_samples
+        # Words after an earlier pause may be final already.
+        if pause is not None and pause.end >= transcribed:
+            return (pause.start + pause.end) // 2
+        if self.is_full:
+            return self._cut_between_words()
+        return None
+
+    def _cut_between_words(self) -> int:
+        """Return a quiet place after the final words."""
+        first = 0
+        if self._final:
+            first = min(len(self._samples), round(self._final[-1].end * self._rate))
+        return first + quiet_cut(self._samples[first:], self._rate)
 
     def _step_samples(self) -> float:
         """Return the new samples before the model runs again."""
@@ -160,10 +186,10 @@ class Captions:
         return min(step, LONGEST_S) * self._rate
 
     def _run(
-        self, transcribe: Callable[[Array], CaptionTranscript]
+        self, transcribe: Callable[[Array], CaptionTranscript], end: int
     ) -> list[SpokenWord]:
         began = self._clock()
-        transcript = transcribe(self._samples)
+        transcript = transcribe(self._samples[:end])
         self._seconds_of_run = self._clock() - began
         self._new_samples = 0
         self.language = transcript.language or None
@@ -199,14 +225,20 @@ class Captions:
         self._final = _moved(self._final[count:], seconds)
         self._last = _moved(self._last[count:], seconds)
 
-    def _end_utterance(self, words: list[SpokenWord]) -> CaptionStep:
+    def _end_utterance(self, words: list[SpokenWord], rest: int) -> CaptionStep:
+        """Make all words final, and keep the samples of the next utterance.
+
+        Args:
+            rest: number of samples after this utterance.
+        """
         self._last = []
         result = self._result(words)
         result.is_final = True
         self._final = []
-        self._new_samples = 0
+        self._new_samples = rest
         self.language = None
-        self._drop(max(0, len(self._samples) - round(KEPT_S * self._rate)))
+        remaining = max(rest, round(KEPT_S * self._rate))
+        self._drop(max(0, len(self._samples) - remaining))
         return result
 
     def _drop(self, samples: int) -> None:

@@ -17,7 +17,7 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.speech.ctc import CtcWord, ctc_vocabulary
 from pocketserve.tasks.speech.decoding import WindowText, compression_of
 from pocketserve.tasks.speech.facts import CONFIG, TRANSCRIBE
-from pocketserve.tasks.speech.gate import Gate
+from pocketserve.tasks.speech.gate import Gate, quiet_cut
 from pocketserve.tasks.speech.options import SpeechOptions
 from pocketserve.tasks.speech.transcribe import FRAMES_PER_SECOND, SpeechSegment
 from pocketserve.tasks.speech.whisper_to_text import (
@@ -32,10 +32,6 @@ from pocketserve_wire import ApiError, ErrorCode
 WINDOW_S: Final = 20.0
 """Sound of one run: the cost of attention grows with its square."""
 
-SEARCHED_S: Final = 5.0
-"""The end of a window, in which a quiet place is looked for to cut."""
-
-LEVEL_S: Final = 0.02
 LEAST_S: Final = 0.05
 """Shorter sound has no frame."""
 
@@ -143,20 +139,11 @@ def _windows(
     """Yield windows of a stretch, cut at the quietest places."""
     longest = round(WINDOW_S * rate)
     while end - start > longest:
-        search = start + longest - round(SEARCHED_S * rate)
-        cut = search + _quietest(samples[search : start + longest], rate)
+        cut = start + quiet_cut(samples[start : start + longest], rate)
         yield start, cut
         start = cut
     if end - start >= LEAST_S * rate:
         yield start, end
-
-
-def _quietest(samples: Array, rate: int) -> int:
-    """Return the middle of the quietest block."""
-    block = round(LEVEL_S * rate)
-    count = len(samples) // block
-    squares = np.square(samples[: count * block].reshape(count, block))
-    return int(squares.mean(axis=1).argmin()) * block + block // 2
 
 
 def _groups(words: list[CtcWord], pause: float) -> list[list[CtcWord]]:

@@ -35,6 +35,10 @@ NOISE_FACTOR: Final = 1.8
 """Steady noise varies less than this, speech far more."""
 
 
+SEARCHED_S: Final = 5.0
+"""The end of a long sound, in which a quiet place is searched to cut it."""
+
+
 class Stretch(NamedTuple):
     """A part of a sound, in samples."""
 
@@ -84,12 +88,35 @@ class Gate:
         block = first_block + int(places[0])
         return max(start, block * self._block)
 
+    def last_pause(self, seconds: float) -> Stretch | None:
+        """Return the last pause between loud samples; None if none is that long."""
+        # Of both margins, a pause at the end of a sound lacks one as well.
+        blocks = seconds / BLOCK_S - MARGIN_BLOCKS
+        places = np.flatnonzero(self._loud)
+        pauses = np.flatnonzero(np.diff(places) > blocks)
+        if not len(pauses):
+            return None
+        before = int(places[pauses[-1]])
+        after = int(places[pauses[-1] + 1])
+        return Stretch((before + 1) * self._block, after * self._block)
+
     def last_loud(self) -> int | None:
         """Return the end of the last loud block in samples; None if there is none."""
         places = np.flatnonzero(self._loud)
         if not len(places):
             return None
         return min(self._length, (int(places[-1]) + 1) * self._block)
+
+
+def quiet_cut(samples: Array, rate: int) -> int:
+    """Return the quietest place in the last seconds of a sound."""
+    first = max(0, len(samples) - round(SEARCHED_S * rate))
+    block = round(BLOCK_S * rate)
+    count = (len(samples) - first) // block
+    if not count:
+        return len(samples)
+    levels = _levels(samples[first : first + count * block], block)
+    return first + int(levels.argmin()) * block + block // 2
 
 
 def _levels(samples: Array, block: int) -> Array:
