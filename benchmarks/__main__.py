@@ -21,6 +21,7 @@ from benchmarks import (
     fairness,
     idle,
     java,
+    language,
     many_models,
     memory,
     model_work,
@@ -60,6 +61,7 @@ BENCHMARKS: Benchmarks = {
     "V2": pictures.run_v2,
     "W1": battery.run,
     "Q1": throughput.run,
+    "N1": language.run,
 }
 
 
