@@ -106,6 +106,8 @@ class OpenStream:
         self, connection: http.client.HTTPConnection, body: Mapping[str, Any]
     ) -> None:
         self._connection = connection
+        connection.connect()
+        self._socket = connection.sock
         connection.request("POST", CHAT, json.dumps(body))
         self._lines: Iterator[bytes] | None = None
 
@@ -131,7 +133,11 @@ class OpenStream:
         raise EOFError(f"the stream ended before its {kind}")
 
     def close(self) -> None:
-        """Leave."""
+        """Leave.
+
+        The response would keep the connection open.
+        """
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 
