@@ -227,6 +227,33 @@ def completion_logprobs(server: Server) -> None:
     assert len(lists.tokens) == len(lists.text_offset) == 4
 
 
+def respond(server: Server, **fields: Any) -> Any:
+    create = openai_of(server).responses.create
+    return create(model="speller", input="Hello", instructions="Spell.", **fields)
+
+
+@foreign(PYTHON, "`responses.create(…)`", "text and usage")
+def create_response(server: Server) -> None:
+    answer = respond(server)
+    assert (answer.output_text, answer.status) == ("café noir!", "completed")
+    assert answer.usage.total_tokens > answer.usage.output_tokens > 0
+
+
+@foreign(PYTHON, "`responses.create(…, stream=True)`", "events")
+def stream_response(server: Server) -> None:
+    events = list(respond(server, stream=True))
+    texts = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(texts) == events[-1].response.output_text == "café noir!"
+
+
+@foreign(PYTHON, "`responses.stream(…)`", "events and the whole response")
+def response_helper(server: Server) -> None:
+    helper = openai_of(server).responses.stream
+    with helper(model="speller", input="Hello") as stream:
+        response = stream.get_final_response()
+    assert response.output_text == "café noir!"
+
+
 @foreign(PYTHON, "`embeddings.create(…)`", "vectors (sent in base64)")
 def embed(server: Server) -> None:
     answer = openai_of(server).embeddings.create(model="embedder", input=["a", "b"])
@@ -327,6 +354,7 @@ for foreign_client, check, rows in (
             ("abort", "breaking off a stream", "the stream is aborted"),
             ("helper", "`chat.completions.stream(…).finalChatCompletion()`", "text"),
             ("tools", 'with `tool_choice: "required"`', "a call that fits the schema"),
+            ("response", "`responses.create(…)`, whole and streamed", "text"),
             ("embeddings", "`embeddings.create(…)`", "vectors (sent in base64)"),
             (
                 "error",

@@ -59,6 +59,17 @@ const calls = {
     assert.equal(call.function.name, "get_weather");
     assert(["Oslo", "Rome"].includes(JSON.parse(call.function.arguments).city));
   },
+  async response() {
+    const asked = { model: "speller", input: "Hello" };
+    assert.equal((await client.responses.create(asked)).output_text, "café noir!");
+    let text = "";
+    for await (const event of await client.responses.create({ ...asked, stream: true })) {
+      if (event.type === "response.output_text.delta") text += event.delta;
+    }
+    assert.equal(text, "café noir!");
+    const helper = client.responses.stream(asked);
+    assert.equal((await helper.finalResponse()).output_text, "café noir!");
+  },
   async embeddings() {
     const answer = await client.embeddings.create({ model: "embedder", input: ["a", "b"] });
     assert.deepEqual(answer.data.map((entry) => entry.embedding.length), [64, 64]);

@@ -26,6 +26,7 @@ from pocketserve.api.openai.field_table import (
     COMPLETION_FIELDS,
     EMBEDDING_FIELDS,
 )
+from pocketserve.api.openai.responses import RESPONSE_FIELDS
 
 pytestmark = pytest.mark.llm
 WORD = b"".join(SPELLING).decode()
@@ -59,6 +60,7 @@ def call(server: Server, **fields: Any) -> Any:
         ("chat.completions", CHAT_FIELDS),
         ("completions", COMPLETION_FIELDS),
         ("embeddings", EMBEDDING_FIELDS),
+        ("responses", RESPONSE_FIELDS),
     ],
 )
 def test_each_field_of_openais_client_is_known(resource: str, known: Any) -> None:

@@ -381,6 +381,7 @@ def path_cases() -> Iterator[Case]:
 OPENAI_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/embeddings",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",

@@ -280,6 +280,18 @@ REQUEST_BODIES: dict[str, Schema] = {
             ),
             ("generate", True, _object(("text_input",), text_input=TEXT)),
             ("completion", True, _object(("model", "prompt"), **_GENERATION)),
+            (
+                "response",
+                True,
+                _object(
+                    ("model", "input"),
+                    model=TEXT,
+                    input={"anyOf": [TEXT, _array(ANYTHING)]},
+                    instructions=TEXT,
+                    stream=FLAG,
+                    max_output_tokens=COUNT,
+                ),
+            ),
             ("web_session", True, _record(ticket=TEXT)),
             ("pairing_begin", True, _record(public=_hexadecimal(256))),
             (
@@ -356,6 +368,15 @@ ANSWERS: dict[str, Schema] = {
     ),
     "chat_completion": _GENERATED,
     "completion": _GENERATED,
+    "response": _record(
+        id=TEXT,
+        object=TEXT,
+        created_at=COUNT,
+        model=TEXT,
+        status=_choice("completed", "incomplete"),
+        output=_array(ANYTHING),
+        usage=ANYTHING,
+    ),
     "embeddings": _record(
         object=TEXT, data=_array(ANYTHING), model=TEXT, usage=ANYTHING
     ),
@@ -419,6 +440,7 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "rerank": _WAITING,
     "chat_completion": _WAITING,
     "completion": _WAITING,
+    "response": _WAITING,
     "embeddings": _WAITING,
     "transcription": _WAITING,
     "translation": _WAITING,

@@ -198,6 +198,15 @@ def _openai() -> list[Route]:
         route("/v1/completions", "completion"),
         Route(
             "POST",
+            "/v1/responses",
+            "openai.responses.create_response",
+            "openai",
+            "response",
+            body="response",
+            streams=True,
+        ),
+        Route(
+            "POST",
             "/v1/embeddings",
             "openai.embeddings.embeddings",
             "openai",

@@ -58,10 +58,9 @@ class _OpenAIAnswer:
         """Return a chunk; of the prompt's progress a comment, which clients skip."""
         start = b"" if self._has_begun else self._first_part()
         self._has_begun = True
-        progress = event.get("prompt_progress")
-        if progress is not None:
-            count, total = progress.get("processed"), progress.get("total")
-            return start + f": prompt {count}/{total}\n\n".encode()
+        comment = progress_comment(event)
+        if comment is not None:
+            return start + comment
         return start + self._chunk(event)
 
     def _chunk(self, event: Mapping[str, Any]) -> bytes:
@@ -240,6 +239,15 @@ class CompletionAnswer(_OpenAIAnswer):
 def as_event(chunk: Mapping[str, Any]) -> bytes:
     """Return a JSON object as a server-sent event."""
     return b"data: " + strict_json.dumps(chunk) + b"\n\n"
+
+
+def progress_comment(event: Mapping[str, Any]) -> bytes | None:
+    """Return the prompt's progress as a comment; None for another event."""
+    progress = event.get("prompt_progress")
+    if progress is None:
+        return None
+    count, total = progress.get("processed"), progress.get("total")
+    return f": prompt {count}/{total}\n\n".encode()
 
 
 def _add_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:

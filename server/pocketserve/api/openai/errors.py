@@ -27,6 +27,7 @@ _INPUTS: Final[Mapping[str, str]] = {
     "/v1/chat/completions": "messages",
     "/v1/completions": "prompt",
     "/v1/embeddings": "input",
+    "/v1/responses": "input",
     "/v1/audio/transcriptions": "file",
     "/v1/audio/translations": "file",
 }

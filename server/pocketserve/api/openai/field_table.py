@@ -36,25 +36,31 @@ MAX_TOKENS: Final = 1 << 24
 
 @dataclass(frozen=True)
 class RefusedField:
-    """A field of OpenAI's that nothing here can apply."""
+    """A field of OpenAI's that nothing here can apply.
+
+    Attributes:
+        allowed: values that ask for nothing.
+    """
 
     reason: str
+    allowed: tuple[Any, ...] = ()
 
     def __call__(self, field: str, value: Any) -> Any:
-        raise bad_field(field, f"is not supported: {self.reason}")
+        if value not in self.allowed:
+            raise bad_field(field, f"is not supported: {self.reason}")
 
 
 def ignore(field: str, value: Any) -> None:
     """Accept any value of a field that doesn't change answers here."""
 
 
-_TOKEN_LIMIT = NumberField(1, MAX_TOKENS, whole=True)
+TOKEN_LIMIT: Final = NumberField(1, MAX_TOKENS, whole=True)
 _PENALTY = NumberField(-2, 2)
 _SAMPLING: Final[Mapping[str, FieldCheck]] = {
     "model": check_text,
     "stream": check_flag,
     "stream_options": check_stream_options,
-    "max_tokens": _TOKEN_LIMIT,
+    "max_tokens": TOKEN_LIMIT,
     "temperature": NumberField(0, 2),
     "top_p": NumberField(0, 1),
     "top_k": NumberField(0, 1000, whole=True),
@@ -85,12 +91,12 @@ IGNORED: Final[Mapping[str, FieldCheck]] = dict.fromkeys(
 """Fields for OpenAI's own service, which clients may send."""
 
 _TOOLS_INSTEAD = RefusedField("it is OpenAI's older form; send tools and tool_choice")
-_TEXTS_ONLY = RefusedField("language models here write texts only")
+TEXTS_ONLY: Final = RefusedField("language models here write texts only")
 CHAT_FIELDS: Final[Mapping[str, FieldCheck]] = {
     **_SAMPLING,
     **IGNORED,
     "messages": check_messages,
-    "max_completion_tokens": _TOKEN_LIMIT,
+    "max_completion_tokens": TOKEN_LIMIT,
     "logprobs": check_flag,
     "top_logprobs": NumberField(0, MAX_TOP_LOGPROBS, whole=True),
     "response_format": check_format,
@@ -100,7 +106,7 @@ CHAT_FIELDS: Final[Mapping[str, FieldCheck]] = {
     "chat_template_kwargs": check_small_object,
     "reasoning_effort": check_effort,
     "modalities": check_modalities,
-    "audio": _TEXTS_ONLY,
+    "audio": TEXTS_ONLY,
     "functions": _TOOLS_INSTEAD,
     "function_call": _TOOLS_INSTEAD,
     "moderation": RefusedField("nothing here moderates answers"),

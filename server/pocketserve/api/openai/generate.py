@@ -39,11 +39,11 @@ def chat_completion(service: Service, request: ApiRequest) -> InferenceCall:
     known_limits = [limit for limit in limits if limit is not None]
     if known_limits:
         fields["max_tokens"] = min(known_limits)
-    _apply_effort(fields)
+    apply_effort(fields)
     logprobs = ask_for_chat(fields)
     call = ForcedCall() if apply_choice(fields) else None
     answer = ChatAnswer(fields, int(time.time()), logprobs, call)
-    return _generate(service, request, CHAT, fields, answer)
+    return generate_answer(service, request, CHAT, fields, answer)
 
 
 def completion(service: Service, request: ApiRequest) -> InferenceCall:
@@ -51,7 +51,7 @@ def completion(service: Service, request: ApiRequest) -> InferenceCall:
     fields = _read(request, COMPLETION_FIELDS, ("model", "prompt"))
     logprobs = ask_for_completion(fields)
     answer = CompletionAnswer(fields, int(time.time()), logprobs)
-    return _generate(service, request, COMPLETIONS, fields, answer)
+    return generate_answer(service, request, COMPLETIONS, fields, answer)
 
 
 def _read(
@@ -64,7 +64,7 @@ def _read(
     return fields
 
 
-def _apply_effort(fields: dict[str, Any]) -> None:
+def apply_effort(fields: dict[str, Any]) -> None:
     """Hand ``reasoning_effort`` to the template of a model that knows it."""
     effort = fields.pop("reasoning_effort", None)
     if effort is not None:
@@ -72,13 +72,18 @@ def _apply_effort(fields: dict[str, Any]) -> None:
         fields["chat_template_kwargs"] = {"reasoning_effort": effort} | options
 
 
-def _generate(
+def generate_answer(
     service: Service,
     request: ApiRequest,
     path: str,
     fields: Mapping[str, Any],
     answer: EventAnswer,
 ) -> InferenceCall:
+    """Ask the model that checked fields name, and answer with its events.
+
+    Args:
+        path: of the engine.
+    """
     body = {name: value for name, value in fields.items() if name not in NOT_FOR_ENGINE}
     if request.parts is None:
         body.pop("stream", None)
