@@ -20,9 +20,16 @@ from pocketserve.cli import main
 from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve_client import Client
 from pocketserve_lab.codegen import names
-from pocketserve_lab.codegen.escapes import comment, java_string, kotlin_string
+from pocketserve_lab.codegen.escapes import (
+    comment,
+    java_string,
+    kotlin_string,
+    typescript_key,
+    typescript_string,
+)
 from pocketserve_lab.codegen.names import (
     RESERVED,
+    TYPESCRIPT_CLASSES,
     USED_CLASSES,
     NameFaultError,
     camel_case,
@@ -144,7 +151,7 @@ def test_class_names_do_not_hide_those_in_the_templates() -> None:
     templates = Path(names.__file__).parent / "templates"
     code = "\n".join(
         line
-        for path in templates.glob("*.j2")
+        for path in templates.glob("[hjk]*.j2")  # of Java and Kotlin
         for line in path.read_text("utf-8").splitlines()
         if not line.strip().startswith(("*", "/**", "{#", "//"))
     )
@@ -155,6 +162,9 @@ def test_class_names_do_not_hide_those_in_the_templates() -> None:
     assert "FloatArray" in arrays
     assert "IllegalArgumentException" in made
     assert annotations | arrays | made <= USED_CLASSES
+    typescript = (templates / "typescript.j2").read_text("utf-8")
+    arrays = set(re.findall(r"\b\w+Array\b", typescript))
+    assert arrays - {"isArray"} <= TYPESCRIPT_CLASSES
 
 
 @pytest.mark.parametrize(
@@ -294,10 +304,7 @@ def test_an_invalid_interface_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_class_is_never_named_like_its_members() -> None:
-    assert (
-        default_class("classification", read_interface(interface()).entries)
-        == "ClassificationModel"
-    )
+    assert default_class("classification", {"Classification"}) == "ClassificationModel"
     assert default_class("label", ()) == "LabelModel"
     assert {"Label", "Row", "Outputs"} <= USED_CLASSES
     assert {"class", "fun", "when", "synchronized"} <= RESERVED
@@ -394,6 +401,27 @@ def test_a_class_is_made_without_a_server(
     assert main(check) == 1
     assert main(["codegen", str(tmp_path / "none.tflite"), *words]) == 1
     assert "none.tflite" in capsys.readouterr().err
+
+
+def test_typescript_literals_end_neither_early_nor_in_a_prototype() -> None:
+    assert typescript_string('"\\\n\u2028σ') == '"\\"\\\\\\n\\u2028\\u03c3"'
+    assert typescript_key("sepal_length") == "sepal_length"
+    assert typescript_key("*/ evil") == '["*/ evil"]'
+    assert typescript_key("__proto__") == '["__proto__"]'
+
+
+def test_only_typescript_has_no_package(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["codegen", str(MODELS / "digits"), "--language"]
+    assert main([*words, "typescript", "--package", "com.example"]) == 1
+    assert "leave out --package" in capsys.readouterr().err
+    assert main([*words, "java"]) == 1
+    assert "needs --package" in capsys.readouterr().err
+    assert main([*words, "typescript"]) == 0
+    source = capsys.readouterr().out
+    assert source.isascii()
+    assert "export class Digits" in source
+    assert main([*words, "typescript", "--class", "Promise"]) == 1
+    assert "PromiseModel is free" in capsys.readouterr().err
 
 
 @pytest.mark.live

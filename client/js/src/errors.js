@@ -25,6 +25,9 @@ export class TimeoutError extends PocketserveError {}
 /** The answer does not follow the protocol: another program may have the port. */
 export class ProtocolError extends PocketserveError {}
 
+/** The model is no longer the one that a generated class was made from. */
+export class ModelChangedError extends PocketserveError {}
+
 /** The server answered with an error. */
 export class ServerError extends PocketserveError {
   /**

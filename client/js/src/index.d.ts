@@ -252,6 +252,39 @@ export class Client {
   ): Promise<RerankResult[]>;
 }
 
+/** Options of the calls of a generated class, which is bound to a model and its version. */
+export type ServedPredictOptions = Omit<PredictOptions, "annotate" | "contentType" | "version">;
+export type ServedInferOptions = Omit<InferOptions, "outputs" | "version">;
+
+/** A place on a picture, in pixels. */
+export interface Box {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+/** A labelled answer whose entries have the types of a generated class. */
+export interface TypedAnswer<Entry> extends Omit<LabelledAnswer, "predictions"> {
+  predictions: Entry[];
+}
+
+/** The model behind a class that `pocketserve codegen --language typescript` wrote. */
+export class ServedModel {
+  constructor(
+    client: Client,
+    facts: { model: string; version?: string; fingerprint: string; command: string },
+  );
+  /** Compare the model's fingerprint now; throw a ModelChangedError if it differs. */
+  check(options?: CallOptions): Promise<void>;
+  predict<Entry>(data: RawInput, defaults: Partial<Entry>, options?: ServedPredictOptions): Promise<TypedAnswer<Entry>>;
+  infer(
+    inputs: Record<string, Tensor | NumberArray>,
+    names: readonly string[],
+    options?: ServedInferOptions,
+  ): Promise<InferAnswer>;
+}
+
 /** Base of all errors of this package. */
 export class PocketserveError extends Error {}
 
@@ -263,6 +296,9 @@ export class TimeoutError extends PocketserveError {}
 
 /** The answer does not follow the protocol: another program may have the port. */
 export class ProtocolError extends PocketserveError {}
+
+/** The model is no longer the one that a generated class was made from. */
+export class ModelChangedError extends PocketserveError {}
 
 /** The server answered with an error. */
 export class ServerError extends PocketserveError {

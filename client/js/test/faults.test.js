@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { after, test } from "node:test";
 
-import { Client, ProtocolError, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
+import { Client, ProtocolError, ServedModel, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
 import { failure } from "./failure.js";
 
 const servers = [];
@@ -357,4 +357,20 @@ test("vectors are ordered as their texts", async () => {
   ];
   const client = await clientOf(respond(JSON.stringify({ data })));
   assert.deepEqual(await client.embed("m", ["a", "b"]), [new Float32Array([1, 2]), new Float32Array([3, 4])]);
+});
+
+test("a generated class checks its model once, and again after a failure", async () => {
+  const paths = [];
+  const client = await clientOf((request, response) => {
+    paths.push(request.url);
+    const isFirst = paths.length === 1;
+    response.writeHead(isFirst ? 503 : 200);
+    response.end(JSON.stringify(isFirst ? { error: "loading", code: "MODEL_NOT_READY" }
+      : { parameters: { fingerprint: "f" }, predictions: [{ label: "a" }] }));
+  });
+  const served = new ServedModel(client, { model: "m", fingerprint: "f", command: "c" });
+  assert.equal((await failure(served.predict([1], {}))).code, "MODEL_NOT_READY");
+  const answers = await Promise.all([served.predict([1], { score: 0 }), served.predict([2], { score: 0 })]);
+  assert.deepEqual(answers[0].predictions, [{ score: 0, label: "a" }]);
+  assert.deepEqual(paths, ["/v2/models/m", "/v2/models/m", "/predictions/m", "/predictions/m"]);
 });

@@ -4,7 +4,9 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { test } from "node:test";
 
-import { Client, ProtocolError, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
+import {
+  Client, ModelChangedError, ProtocolError, ServedModel, ServerError, Tensor, TimeoutError, UnreachableError,
+} from "pocketserve";
 import { failure } from "./failure.js";
 
 const { POCKETSERVE_URL: url, POCKETSERVE_TOKEN: token, SAMPLES: samples } = process.env;
@@ -181,4 +183,27 @@ test("the errors have one base", () => {
   for (const kind of [ProtocolError, ServerError, TimeoutError, UnreachableError]) {
     assert.equal(Object.getPrototypeOf(kind).name, "PocketserveError");
   }
+});
+
+test("the model of a generated class", async () => {
+  const { parameters } = await client.modelMetadata("petals");
+  const facts = { model: "petals", fingerprint: parameters.fingerprint, command: "pocketserve codegen petals" };
+  const served = new ServedModel(client, facts);
+  const { predictions } = await served.predict([[5.1, 3.5, 1.4]], { row: 7, value: NaN });
+  assert.equal(predictions[0].row, 7); // the only row has no number
+  assert.equal(predictions[0].value.toFixed(1), "0.2");
+  const [input] = (await client.modelMetadata("petals")).inputs;
+  const inputs = { [input.name]: new Tensor(new Float32Array([5.1, 3.5, 1.4]), [1, 3]) };
+  const changed = await failure(served.infer(inputs, ["length"]));
+  assert.ok(changed instanceof ModelChangedError);
+  assert.match(changed.message, /answered no output length; generate the class again: pocketserve codegen petals/);
+});
+
+test("a class that was generated from another model", async () => {
+  const facts = { model: "digits", version: "onnx", fingerprint: "0".repeat(32), command: "pocketserve codegen digits" };
+  const served = new ServedModel(client, facts);
+  const changed = await failure(served.predict(seven, {}));
+  assert.ok(changed instanceof ModelChangedError);
+  const missing = new ServedModel(client, { ...facts, model: "missing" });
+  assert.equal((await failure(missing.predict(seven, {}))).code, "MODEL_NOT_FOUND");
 });

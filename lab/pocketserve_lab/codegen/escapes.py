@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 MAX_COMMENT = 2_000
 """Characters of one text in a comment."""
 
 COMMENT_WIDTH = 100
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 # Javadoc interprets <, &, @ and {. Kotlin's comments nest at /*. Java interprets
 # Unicode escapes even in comments.
@@ -35,6 +37,20 @@ def kotlin_string(text: str) -> str:
     """Return a literal in ASCII, in which ``$`` starts no expression."""
     literal = "".join(map(_escape, text))
     return f'"{literal}"'.replace("$", "\\$")
+
+
+def typescript_string(text: str) -> str:
+    """Return a literal in ASCII."""
+    literal = "".join(map(_escape, text))
+    return f'"{literal}"'
+
+
+def typescript_key(text: str) -> str:
+    """Return a key of an object, computed if it is no identifier."""
+    if _IDENTIFIER.fullmatch(text) and text != "__proto__":
+        return text
+    # Quoted, __proto__ would still set the prototype; computed, it is a plain key.
+    return f"[{typescript_string(text)}]"
 
 
 def _escape(char: str) -> str:

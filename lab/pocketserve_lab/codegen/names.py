@@ -1,4 +1,4 @@
-"""Make identifiers for Java and Kotlin from arbitrary texts."""
+"""Make identifiers for generated classes from arbitrary texts."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ _USED = """
 """
 USED_CLASSES = frozenset(_USED.split())
 """Classes that generated code uses or defines; no generated class has their names."""
+
+_OF_TYPESCRIPT = """
+    ArrayBuffer ArrayBufferView BigInt64Array BigUint64Array Blob Bytes FEATURES
+    Float32Array
+    Float64Array Inputs Int16Array Int32Array Int8Array LABELS OUTPUTS Promise
+    RangeError Uint16Array
+    Uint32Array Uint8Array
+"""
+TYPESCRIPT_CLASSES = frozenset(_OF_TYPESCRIPT.split())
+"""Further names that a generated TypeScript class uses."""
 
 # Methods of every object, and members of generated classes, which no tensor or feature
 # may hide.

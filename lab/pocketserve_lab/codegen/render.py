@@ -12,11 +12,26 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pocketserve import __version__
-from pocketserve_lab.codegen.escapes import capital, comment, java_string, kotlin_string
+from pocketserve_lab.codegen.escapes import (
+    capital,
+    comment,
+    java_string,
+    kotlin_string,
+    typescript_key,
+    typescript_string,
+)
 from pocketserve_lab.codegen.view import MAX_PARAMETERS, ModelView
 
-EXTENSIONS = {"java": "java", "kotlin": "kt"}
+EXTENSIONS = {"java": "java", "kotlin": "kt", "typescript": "ts"}
 """The languages -> the suffix of their files."""
+
+
+STRINGS = {
+    "java": java_string,
+    "kotlin": kotlin_string,
+    "typescript": typescript_string,
+}
+"""The languages -> the function that writes a literal."""
 
 
 class ClassRequest(NamedTuple):
@@ -24,6 +39,7 @@ class ClassRequest(NamedTuple):
 
     Attributes:
         model: as the command names it.
+        package: empty for TypeScript.
         version: that the class is bound to; None for the default version.
     """
 
@@ -42,11 +58,10 @@ class ClassRequest(NamedTuple):
             self.model,
             "--language",
             self.language,
-            "--package",
-            self.package,
-            "--class",
-            self.class_name,
         ]
+        if self.package:
+            words += ["--package", self.package]
+        words += ["--class", self.class_name]
         if self.version is not None:
             words += ["--version", self.version]
         return shlex.join(words)
@@ -72,8 +87,7 @@ _OF_KOTLIN = frozenset(("ArrayList", "List"))
 
 def render_class(model: ModelView, request: ClassRequest) -> str:
     """Return the source of a model's class, in ASCII."""
-    is_kotlin = request.language == "kotlin"
-    environment = _environment(is_kotlin=is_kotlin)
+    environment = _environment(request.language)
     values = {
         "model": model,
         "request": request,
@@ -83,13 +97,13 @@ def render_class(model: ModelView, request: ClassRequest) -> str:
     head = environment.get_template("head.j2").render(
         values,
         generator=__version__,
-        imports=_imports(body, is_kotlin=is_kotlin),
-        ending="" if is_kotlin else ";",
+        imports=_imports(body, request.language),
+        ending=";" if request.language == "java" else "",
     )
     return head + body
 
 
-def _environment(*, is_kotlin: bool) -> Environment:
+def _environment(language: str) -> Environment:
     environment = Environment(
         loader=PackageLoader("pocketserve_lab.codegen"),
         undefined=StrictUndefined,
@@ -99,15 +113,18 @@ def _environment(*, is_kotlin: bool) -> Environment:
         # The result is no markup; the filters below escape.
         autoescape=False,
     )
-    environment.filters["string"] = kotlin_string if is_kotlin else java_string
+    environment.filters["string"] = STRINGS[language]
+    environment.filters["key"] = typescript_key
     environment.filters["comment"] = comment
     environment.filters["capital"] = capital
     return environment
 
 
-def _imports(body: str, *, is_kotlin: bool) -> list[str]:
+def _imports(body: str, language: str) -> list[str]:
     """Return the full names of the classes that a source uses, sorted."""
+    if language == "typescript":
+        return []  # one import, in the template
     used = set(re.findall(r"\w+", body))
-    if is_kotlin:
+    if language == "kotlin":
         used -= _OF_KOTLIN
     return sorted(name for short, name in _IMPORTS.items() if short in used)

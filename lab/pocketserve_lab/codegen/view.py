@@ -190,10 +190,10 @@ def _enum(labels: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(distinct(names), labels, strict=True))
 
 
-def default_class(model: str, entries: Sequence[EntryView]) -> str:
-    """Return the default name of a model's class."""
+def default_class(model: str, used: Container[str]) -> str:
+    """Return the default name of a model's class, which is none of the used names."""
     name = class_case(model)
-    if any(entry.name == name for entry in entries):
+    if name in used:
         return f"{name}Model"
     return name
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pocketserve_lab.codegen.view import ModelView
 
 EXIT_FRESH, EXIT_STALE = 0, 1
-LANGUAGES = ("java", "kotlin")
+LANGUAGES = ("java", "kotlin", "typescript")
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "codegen",
-        help="write a Java or Kotlin class for a model",
+        help="write a Java, Kotlin or TypeScript class for a model",
         description="Writes a class that asks a model, with its names, labels and "
         "types. A path is opened in this process; a name is looked up on the running "
         "server, or with --local in a models folder. docs/codegen.md explains it.",
@@ -50,9 +50,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--package",
-        required=True,
         metavar="NAME",
-        help="the class's package, such as com.example.app",
+        help="the package of a Java or Kotlin class, such as com.example.app",
     )
     parser.add_argument(
         "--class",
@@ -91,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
     if options.output is None:
         print(source, end="")
         return EXIT_FRESH
-    folder = options.output.joinpath(*options.package.split("."))
+    folder = options.output
+    if options.package:
+        folder = folder.joinpath(*options.package.split("."))
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / file_name, folder / f".{file_name}.part"
     part.write_bytes(source.encode("ascii"))
@@ -102,25 +103,51 @@ def run(options: argparse.Namespace) -> int:
 
 def _render(options: argparse.Namespace) -> tuple[str, str]:
     """Return the name of the source file, and its text."""
-    from pocketserve_lab.codegen.names import NameFaultError, check_class, check_package
+    from pocketserve_lab.codegen.names import NameFaultError, check_class
     from pocketserve_lab.codegen.render import ClassRequest, render_class
     from pocketserve_lab.codegen.view import default_class
 
     try:
-        check_package(options.package)
+        _check_package(options)
         name, model = _read_model(options)
-        class_name = options.class_name or default_class(model.name, model.entries)
-        check_class(class_name, {entry.name for entry in model.entries})
+        used = _used_names(model, options.language)
+        class_name = options.class_name or default_class(model.name, used)
+        check_class(class_name, used)
     except NameFaultError as error:
         raise CommandError(str(error)) from None
     request = ClassRequest(
         name,
         options.language,
-        options.package,
+        options.package or "",
         class_name,
         options.model_version,
     )
     return request.file_name, render_class(model, request)
+
+
+def _check_package(options: argparse.Namespace) -> None:
+    """Check that the language's class has a valid package, or none."""
+    from pocketserve_lab.codegen.names import NameFaultError, check_package
+
+    if options.language == "typescript":
+        if options.package:
+            raise NameFaultError("TypeScript has no packages; leave out --package")
+        return
+    if not options.package:
+        raise NameFaultError(
+            f"a class in {options.language} needs --package, such as com.example.app"
+        )
+    check_package(options.package)
+
+
+def _used_names(model: ModelView, language: str) -> set[str]:
+    """Return the names that the class may not have."""
+    from pocketserve_lab.codegen.names import TYPESCRIPT_CLASSES
+
+    used = {entry.name for entry in model.entries}
+    if language == "typescript":
+        used |= TYPESCRIPT_CLASSES
+    return used
 
 
 def _read_model(options: argparse.Namespace) -> tuple[str, ModelView]:
