@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from browsing import Visit, choose
-from conftest import MODELS
+from browsing import Visit, choose, visit
+from conftest import MODELS, Server, StartServer
+from firefox import Firefox
 from sounds import tone, wav
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 
@@ -20,18 +26,20 @@ Visitor = Callable[..., AbstractContextManager[Visit]]
 SIZES = [(320, 640), (360, 640), (390, 844), (412, 915), (768, 1024), (1280, 800)]
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 PAGE = MODELS / "numbers" / "samples" / "page.jpg"
-IS_ON_SCREEN = """() => {
-    const best = document.querySelector('.answer .best')?.getBoundingClientRect();
+IS_ON_SCREEN = """selector => {
+    const best = document.querySelector(selector)?.getBoundingClientRect();
     const bar = document.querySelector('nav').getBoundingClientRect();
     const end = bar.top > innerHeight / 2 ? bar.top : innerHeight;
     return Boolean(best) && best.top >= 0 && best.bottom <= end;
 }"""
+CAPTION_IS = "text => document.querySelector('.over').innerText === text"
+CAPTION_IS_OTHER = "text => document.querySelector('.over').innerText !== text"
 
 
 def see_answer(here: Visit) -> None:
     """Wait for an answer inside the window and above the bar."""
     here.page.wait_for_selector(".work[aria-busy=false] .answer .best")
-    here.page.wait_for_function(IS_ON_SCREEN)
+    here.page.wait_for_function(IS_ON_SCREEN, arg=".answer .best")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -67,6 +75,10 @@ def ask_about_values(here: Visit) -> None:
     here.page.click("form .primary >> nth=0")
     here.best("cm")
     see_answer(here)
+    here.open_model("plain")
+    here.page.click("button:text-is('Try zeros')")
+    here.page.wait_for_selector(".answer .numbers")
+    here.page.wait_for_function(IS_ON_SCREEN, arg=".answer p")
 
 
 def ask_about_texts(here: Visit) -> None:
@@ -81,6 +93,16 @@ def ask_about_texts(here: Visit) -> None:
     here.page.fill("[name=texts]", "play a song\nturn on the light")
     here.page.click("form .primary")
     here.best("turn on the light")
+    see_answer(here)
+    here.open_model("phrases", "texts")
+    here.page.fill("[name=texts]", "play a song\nturn on the light")
+    here.page.click("form .primary")
+    here.page.wait_for_selector(".answer .numbers")
+    here.page.wait_for_function(IS_ON_SCREEN, arg=".answer p")
+    here.open_model("reranker", "pairs")
+    here.page.fill("[name=query]", "anna")
+    here.page.fill("[name=texts]", "anna lives in oslo\nben lives in rome")
+    here.page.click("form .primary")
     see_answer(here)
     here.open_model("shelf")
     here.page.fill("[name=items]", "Wild Herbs\nGrowing Roses")
@@ -107,11 +129,85 @@ def ask_about_drawings(here: Visit) -> None:
 
 
 def ask_about_camera(here: Visit) -> None:
+    start_camera(here)
+    here.page.click("text=Stop")
+
+
+def start_camera(here: Visit) -> None:
     here.press("[data-kind=camera]")
     here.page.click("text=Start the camera")
     here.best("7")
     see_answer(here)
-    here.page.click("text=Stop")
+
+
+def test_answer_is_on_the_screen_in_firefox(page_server: Server) -> None:
+    viewport = {"width": 360, "height": 640}
+    with visit(Firefox(), page_server, viewport=viewport) as here:
+        here.enter()
+        ask_about_pictures(here)
+        ask_about_values(here)
+        ask_about_texts(here)
+
+
+def test_full_screen_has_the_camera_controls(visitor: Visitor) -> None:
+    with visitor(viewport={"width": 360, "height": 640}) as here:
+        here.enter()
+        here.open_model("numbers")
+        here.press("[data-kind=camera]")
+        here.page.click("text=Start the camera")
+        here.page.click("button:text-is('Full screen')")
+        here.page.wait_for_selector(".deck input[type=range]")
+        here.press(".deck button:text-is('Freeze')")
+        box = here.page.locator(".deck button:text-is('Save picture')").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 640
+        here.page.click(".deck button:text-is('Full screen')")
+        here.page.wait_for_selector(".deck", state="detached")
+        here.page.click("button:text-is('Stop')")
+
+
+def test_one_box_is_shown_alone(visited: Visit) -> None:
+    visited.open_model("numbers", "picture")
+    choose(visited, PAGE)
+    visited.page.wait_for_selector(".bars button.name")
+    everything = visited.page.inner_text(".over")
+    visited.page.click(".bars button.name >> nth=1")
+    visited.page.wait_for_selector(".bars button.name[aria-pressed=true]")
+    visited.page.wait_for_function(CAPTION_IS_OTHER, arg=everything)
+    visited.page.click(".bars button.name >> nth=1")
+    visited.page.wait_for_function(CAPTION_IS, arg=everything)
+
+
+def test_answers_to_rows_are_saved(visited: Visit) -> None:
+    visited.open_model("petals")
+    visited.page.click("summary:has-text('Many rows')")
+    visited.page.fill("[name=lines]", "5.1,3.5,1.4\n6.2,2.9,4.3")
+    visited.page.click("details form button")
+    visited.page.wait_for_selector("[data-save=rows]")
+    with visited.page.expect_download() as started:
+        visited.page.click("[data-save=rows]")
+    text = Path(started.value.path()).read_text("utf-8")
+    head, first, second = csv.reader(text.splitlines())
+    assert head == ["row", "name", "value", "unit"]
+    assert (first[0], first[3], second[0]) == ("1", "cm", "2")
+
+
+def test_many_versions_are_folded(
+    browser: Browser, models_copy: Path, new_server: StartServer
+) -> None:
+    file = models_copy / "digits" / "digits.tflite"
+    for number in range(1, 13):
+        folder = models_copy / "many" / str(number)
+        folder.mkdir(parents=True)
+        shutil.copyfile(file, folder / "model.tflite")
+    with visit(browser, new_server(models_copy), locale="en-US") as here:
+        here.enter()
+        assert here.page.title() == "Models – Pocketserve"
+        here.go("compare/many")
+        here.page.wait_for_selector("details.versions summary:has-text('12, 11')")
+        here.page.click("details.versions summary")
+        boxes = here.page.locator("details.versions .tick").all_inner_texts()
+        assert boxes == [str(number) for number in range(12, 0, -1)]
 
 
 def test_picture_is_asked_of_the_next_model_and_version(visited: Visit) -> None:

@@ -29,4 +29,7 @@ export function milliseconds(value) {
   return `${text} ms`;
 }
 
+/** A label among other text: letters from right to left keep to themselves. */
+export const isolated = (label) => `\u2068${label}\u2069`;
+
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString(language);

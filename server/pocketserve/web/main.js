@@ -55,8 +55,12 @@ function follow() {
   if (before !== route.part) PARTS[before].leave();
   if (locked === null && route.part !== "activity") refreshModels();
   if (locked === null && route.part === "activity") again();
-  document.title = `${t(`part.${route.part}`)} – Pocketserve`;
+  writeTitle();
   update();
+}
+
+function writeTitle() {
+  document.title = `${t(`part.${route.part}`)} – Pocketserve`;
 }
 
 function frame() {
@@ -129,6 +133,7 @@ function comeIn() {
 
 async function start() {
   document.documentElement.lang = language;
+  writeTitle();
   addEventListener("hashchange", follow);
   if (!comeIn() && (session.get() !== null || await isOpen())) letIn();
   show(frame);

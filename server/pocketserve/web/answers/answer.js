@@ -1,6 +1,8 @@
 // An answer as people read it, by what its entries hold; whatever is unknown is shown as JSON.
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { measure, milliseconds, number, percent } from "../format.js";
+import { isolated, measure, milliseconds, number, percent } from "../format.js";
+import { csvFile, download } from "../inputs/saving.js";
+import { update } from "../page.js";
 import { t } from "../words.js";
 import { colourOf, isBackground } from "./overlay.js";
 import { transcriptView } from "./transcript.js";
@@ -9,6 +11,8 @@ const MOST = 100; // entries that are listed
 const SHOWN_NUMBERS = 12;
 const MOST_NAMES = 3; // in a headline
 const LONGEST_JSON = 60; // characters
+
+const shown = { alone: null }; // the entry whose box is drawn without the others
 
 /** What the status says of an answer: its first entry, without numbers that change with each frame. */
 export function summary(answer) {
@@ -41,7 +45,7 @@ function counted(entries, sample) {
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
   const frequent = [...counts].sort((one, other) => other[1] - one[1]).slice(0, MOST_NAMES);
-  const names = frequent.map(([name, count]) => `${count} × ${name}`).join(", ");
+  const names = frequent.map(([name, count]) => `${count} × ${isolated(name)}`).join(", ");
   return t("answer.objects", { count: entries.length, names: counts.size > MOST_NAMES ? `${names}, …` : names });
 }
 
@@ -74,9 +78,24 @@ function bars(answer, entries, shareOf, sample) {
   const { name, value } = headline(answer, sample);
   return html`<p class="best"><bdi>${name}</bdi> <span class="unit">${value}</span></p>
     <ul class="bars">${entries.map((entry) => html`<li>
-      <span class="name">${swatch(entry)}<bdi>${nameOf(entry, sample)}</bdi></span>
+      ${rowName(entry, answer, sample)}
       <meter min="0" max="1" .value=${shareOf(entry)} aria-label=${nameOf(entry, sample)}></meter>
       <span class="value">${percent(shareOf(entry))}</span></li>`)}</ul>`;
+}
+
+/** A row's name; where boxes are drawn over a picture, a button that shows one alone. */
+function rowName(entry, answer, sample) {
+  const name = html`${swatch(entry)}<bdi>${nameOf(entry, sample)}</bdi>`;
+  const isOneOfMany = entry.box && answer.predictions.length > 1;
+  if (!isOneOfMany || !sample?.draw || sample.live) return html`<span class="name">${name}</span>`;
+  return html`<button class="name" aria-pressed=${shown.alone === entry} @click=${() => showAlone(entry, answer, sample)}>${name}</button>`;
+}
+
+/** Draw one entry alone, or all of them again. */
+function showAlone(entry, answer, sample) {
+  shown.alone = shown.alone === entry ? null : entry;
+  sample.draw(shown.alone ? { ...answer, predictions: [entry] } : answer);
+  update();
 }
 
 /** The colour in which a box or a part of a mask is drawn. */
@@ -102,11 +121,17 @@ function values(entries) {
 
 /** The answers to several rows. */
 function valueTable(entries) {
-  return html`<div class="scroll" tabindex="0" role="group" aria-label=${t("try.answer")}><table>
+  return html`<div class="actions"><button data-save="rows" @click=${() => download(valueFile(entries), "answer.csv")}>${t("history.csv")}</button></div>
+    <div class="scroll" tabindex="0" role="group" aria-label=${t("try.answer")}><table>
     <thead><tr><th scope="col">${t("answer.row")}</th><th scope="col">${(entries[0].name ?? "").replaceAll("_", " ")}</th></tr></thead>
     <tbody>${entries.map(({ row, value, unit, name }) => html`<tr><th scope="row">${row + 1}</th>
       <td class="best">${shownValue(value)} <span class="unit">${unit ?? ""} ${name === entries[0].name ? "" : name}</span></td></tr>`)}</tbody>
     </table></div>`;
+}
+
+function valueFile(entries) {
+  const rows = entries.map(({ row, name, value, unit }) => [row + 1, name, value, unit]);
+  return csvFile([["row", "name", "value", "unit"], ...rows]);
 }
 
 /** Answers in a context: the likeliest is marked in it. */

@@ -1,7 +1,7 @@
 // The last answers of this tab, with what was asked.
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { clock } from "../format.js";
-import { download } from "../inputs/saving.js";
+import { csvFile, download } from "../inputs/saving.js";
 import { update } from "../page.js";
 import { t } from "../words.js";
 import { headline } from "./answer.js";
@@ -27,7 +27,7 @@ export function historyView() {
   if (history.list.length === 0) return nothing;
   return html`<details class="panel history"><summary>${t("history", { count: history.list.length })}</summary>
     <div class="actions"><button data-export="json" @click=${() => download(new Blob([asJson()], { type: "application/json" }), "answers.json")}>${t("history.json")}</button>
-      <button data-export="csv" @click=${() => download(new Blob([asCsv()], { type: "text/csv;charset=utf-8" }), "answers.csv")}>${t("history.csv")}</button></div>
+      <button data-export="csv" @click=${() => download(csv(), "answers.csv")}>${t("history.csv")}</button></div>
     <ul class="entries">${history.list.map(entryView)}</ul></details>`;
 }
 
@@ -46,14 +46,7 @@ function asJson() {
   return JSON.stringify(entries, null, 2);
 }
 
-function asCsv() {
+function csv() {
   const rows = history.list.map((entry) => [timeOf(entry), entry.model, entry.version, entry.input, entry.name, entry.value]);
-  return [["time", "model", "version", "input", "answer", "value"], ...rows].map((row) => `${row.map(cell).join(",")}\r\n`).join("");
-}
-
-/** A quoted cell; one that a spreadsheet would take for a formula begins with an apostrophe. */
-function cell(value) {
-  const text = String(value ?? "");
-  const safe = /^[=+@\t\r-]/.test(text) && !Number.isFinite(Number(text)) ? `'${text}` : text;
-  return `"${safe.replaceAll('"', '""')}"`;
+  return csvFile([["time", "model", "version", "input", "answer", "value"], ...rows]);
 }

@@ -1,4 +1,6 @@
 // Draws boxes, masks and skeletons on a canvas that lies over the picture.
+import { isolated } from "../format.js";
+
 const LONGEST = 2048; // pixels of the canvas's longer side: some phones draw no larger ones
 const WEAK = 0.5; // a box with a lower score has a thinner line
 
@@ -87,12 +89,11 @@ function drawShape(pen, { entry, colour }, card) {
   }
 }
 
-const nameOf = (entry) => String(entry.label ?? entry.index);
-
 /** Name and score; the name alone over a box that is too narrow for both. */
 function caption(pen, entry) {
-  const whole = `${nameOf(entry)} ${Math.round(100 * entry.score)} %`;
-  return pen.measureText(whole).width > 1.2 * entry.box.width ? nameOf(entry) : whole;
+  const name = isolated(entry.label ?? entry.index);
+  const whole = `${name} ${Math.round(100 * entry.score)} %`;
+  return pen.measureText(whole).width > 1.2 * entry.box.width ? name : whole;
 }
 
 /** Write a box's name over it, where no better one is written; the list has all names. */

@@ -40,7 +40,7 @@ class CameraInput {
     this.capture.stop();
     this.stage.clear();
     Object.assign(this, { isFrozen: false, isLit: false });
-    if (document.fullscreenElement === this.stage.node) document.exitFullscreen();
+    if (this.isFull()) document.exitFullscreen();
     this.wake?.();
   }
 
@@ -171,11 +171,15 @@ class CameraInput {
       <p>${t(`media.${this.fault}.help`)}</p></div>${this.startButton()}`;
     if (!this.stream) return html`<p class="help">${t("camera.help")}</p>${this.startButton()}`;
     return html`<p class="tempo" aria-hidden="true">${this.tempo.text()}</p>
-      <div class="actions"><button @click=${() => { this.stop(); update(); }}>${t("camera.stop")}</button>
+      ${this.isFull() ? nothing : this.controls()}`;
+  }
+
+  controls() {
+    return html`<div class="actions"><button @click=${() => { this.stop(); update(); }}>${t("camera.stop")}</button>
       <button aria-pressed=${this.isFrozen} @click=${() => this.freeze()}>${t("camera.freeze")}</button>
       <button @click=${() => this.turn()}>${t("camera.turn")}</button>
       ${this.hasTorch ? html`<button aria-pressed=${this.isLit} @click=${() => this.light()}>${t("camera.torch")}</button>` : nothing}
-      ${document.fullscreenEnabled ? html`<button @click=${() => this.stage.node.requestFullscreen()}>${t("camera.full")}</button>` : nothing}
+      ${document.fullscreenEnabled ? html`<button aria-pressed=${this.isFull()} @click=${() => this.fill()}>${t("camera.full")}</button>` : nothing}
       ${this.isFrozen ? saveButtons(this.stage) : nothing}</div>
       ${this.thresholdField()}`;
   }
@@ -191,8 +195,21 @@ class CameraInput {
       <input type="range" min="0" max="1" step="0.05" .value=${String(value)} @input=${change}></label>`;
   }
 
+  /** The stage; on the full screen with the controls, which would be out of sight. */
   stageView() {
-    return this.stream ? this.stage.node : null;
+    if (!this.stream) return null;
+    return html`<div class="live" @fullscreenchange=${() => update()}>${this.stage.node}
+      ${this.isFull() ? html`<div class="deck">${this.controls()}</div>` : nothing}</div>`;
+  }
+
+  isFull() {
+    return document.fullscreenElement?.contains(this.stage.node) ?? false;
+  }
+
+  /** Fill the screen, or leave it. */
+  fill() {
+    if (this.isFull()) document.exitFullscreen();
+    else this.stage.node.parentElement.requestFullscreen();
   }
 
   startButton() {

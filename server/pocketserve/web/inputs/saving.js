@@ -12,6 +12,19 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address), 0);
 }
 
+/** Rows of values -> a file for spreadsheets. */
+export function csvFile(rows) {
+  const text = rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+  return new Blob([text], { type: "text/csv;charset=utf-8" });
+}
+
+/** A quoted cell; one that a spreadsheet would take for a formula begins with an apostrophe. */
+function cell(value) {
+  const text = String(value ?? "");
+  const safe = /^[=+@\t\r-]/.test(text) && !Number.isFinite(Number(text)) ? `'${text}` : text;
+  return `"${safe.replaceAll('"', '""')}"`;
+}
+
 export function saveButtons(stage) {
   return html`<button @click=${() => save(stage)}>${t("picture.save")}</button>
     ${navigator.canShare ? html`<button @click=${() => share(stage)}>${t("picture.share")}</button>` : nothing}`;

@@ -50,7 +50,9 @@ function facts(sample) {
 }
 
 function chartView(chart, samples) {
-  const lines = Object.entries(chart.lines).map(([name, line]) => [name, line(samples)]);
+  const all = Object.entries(chart.lines).map(([name, line]) => [name, line(samples)]);
+  const measured = all.filter(([, line]) => line.some((value) => value !== null)); // a desktop has no charge
+  const lines = measured.length ? measured : all;
   const title = t(`chart.${chart.name}`);
   return html`<section class="panel"><h2>${title}</h2>
     <ul class="legend">${lines.map(([name, line], index) => html`<li class="line-${index}">${t(`line.${name}`)} <strong>${chart.shown(line.at(-1))}</strong></li>`)}</ul>

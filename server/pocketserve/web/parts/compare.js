@@ -12,6 +12,7 @@ import { t } from "../words.js";
 export const part = { view: compareView, leave: leaveCompare, back: retryCompare };
 
 const MOST = 4; // versions: more are not seen side by side
+const UNFOLDED = 8; // versions: more would fill a phone's screen
 const KEPT = 30; // answers over which times are taken
 const ROUNDS = 11; // of questions about one input; the first time of each version does not count
 const ENOUGH = 6; // times before a median is shown
@@ -48,10 +49,17 @@ function chooser(usable, own) {
   return html`<div class="choosers"><label>${t("model")}
     <select @change=${(event) => { location.hash = `compare/${encodeURIComponent(event.target.value)}`; }}>
       ${usable.map(({ name }) => html`<option value=${name} ?selected=${name === own.name}>${name}</option>`)}</select></label></div>
-    <fieldset class="choices"><legend>${t("compare.versions")}</legend>
-    ${[...available(own)].sort(natural).map(({ version }) => html`<label class="tick"><input type="checkbox" .checked=${compared.versions.includes(version)}
+    ${versionChoice([...available(own)].sort(natural))}`;
+}
+
+/** A box for each version; many of them fold behind the names of the chosen ones. */
+function versionChoice(versions) {
+  const boxes = html`<fieldset class="choices"><legend>${t("compare.versions")}</legend>
+    ${versions.map(({ version }) => html`<label class="tick"><input type="checkbox" .checked=${compared.versions.includes(version)}
       ?disabled=${!compared.versions.includes(version) && compared.versions.length >= MOST}
       @change=${(event) => pick(version, event.target.checked)}>${version}</label>`)}</fieldset>`;
+  if (versions.length <= UNFOLDED) return boxes;
+  return html`<details class="versions"><summary>${t("compare.versions")}: ${compared.versions.join(", ")}</summary>${boxes}</details>`;
 }
 
 function pick(version, on) {

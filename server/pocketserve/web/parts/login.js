@@ -22,9 +22,17 @@ export function loginView(reason, letIn) {
       <label class="tick"><input type="checkbox" .checked=${form.isShown}
         @change=${(event) => { form.isShown = event.target.checked; update(); }}>${t("login.show")}</label>
       ${form.failure ? problem(form.failure, "token") : nothing}
-      <button class="primary" ?disabled=${form.busy}>${t("login.enter")}</button>
+      <div class="actions"><button class="primary" ?disabled=${form.busy}>${t("login.enter")}</button>
+      ${navigator.clipboard?.readText ? html`<button type="button" @click=${paste}>${t("login.paste")}</button>` : nothing}</div>
     </form>
   </section>`;
+}
+
+/** Fill in what was copied; where the browser refuses, the field can still be used. */
+async function paste() {
+  const field = document.getElementById("token");
+  field.value = (await navigator.clipboard.readText().catch(() => field.value)).trim();
+  field.focus();
 }
 
 async function submit(event, letIn) {

@@ -12,6 +12,9 @@ const FILTERED_FROM = 9; // models: fewer are seen at a glance
 
 export const models = { list: null, failure: null, memory: {}, busy: "", faults: {}, filter: "" };
 
+/** Tasks by model: of files that name none, the server knows the task only while they are loaded. */
+const knownTasks = new Map();
+
 const inOrder = new Intl.Collator(undefined, { numeric: true });
 
 /** Order versions: the newest number first, names after their letters. */
@@ -41,11 +44,18 @@ const memoryEntry = ({ name, version, memory_usage: usage }) => [`${name}/${vers
 function groupByModel(entries) {
   const groups = new Map();
   for (const entry of entries) {
+    learnTask(entry.name, entry.task);
+    entry.task ||= knownTasks.get(entry.name) ?? "";
     if (!groups.has(entry.name)) groups.set(entry.name, { name: entry.name, versions: [] });
     groups.get(entry.name).versions.push(entry);
   }
   for (const { versions } of groups.values()) versions.sort(natural);
   return [...groups.values()].sort((one, other) => inOrder.compare(one.name, other.name));
+}
+
+/** Remember the task of a model that is or was loaded. */
+export function learnTask(name, task) {
+  if (task) knownTasks.set(name, task);
 }
 
 /** The versions that can be asked; one that was unloaded is loaded for that. */

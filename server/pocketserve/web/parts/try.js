@@ -3,7 +3,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { answerView, summary } from "../answers/answer.js";
 import { historyView, remember } from "../answers/history.js";
 import { Bench } from "../inputs/bench.js";
-import { available, defaultOf, loadIfUnloaded, models, natural, taskName } from "./models.js";
+import { available, defaultOf, learnTask, loadIfUnloaded, models, natural, taskName } from "./models.js";
 import { reveal, say, update } from "../page.js";
 import { askMetadata, predict } from "../predict.js";
 import { problem } from "../problems.js";
@@ -80,6 +80,7 @@ async function open(model, version) {
     const metadata = await askMetadata(model, version);
     if (!isShown()) return;
     tried.metadata = metadata;
+    learnTask(model, metadata.card.task);
     bench.open(metadata);
     if (bench.sample) bench.again();
     else tried.answer = null;
