@@ -312,8 +312,10 @@ def _show_layers(options: argparse.Namespace, plan: Any) -> int:
 def _write_files(options: argparse.Namespace, result: dict[str, Any]) -> None:
     if options.html:
         from pocketserve_lab.compare.page import page_of
+        from pocketserve_lab.compare.paper.folder import without_paths
 
-        options.html.write_text(page_of(result), encoding="utf-8")
+        page = page_of(without_paths(result))
+        options.html.write_text(page, encoding="utf-8")
     if options.png:
         from pocketserve_lab.compare.figure import write_png
 
