@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, ROOT, Server, start_server
+from convert.local_words import USER, leaked_word
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.tfjs.packages import MODULES_VARIABLE
 from pocketserve_lab.conversion import refusal_sentence
@@ -162,6 +163,7 @@ class Workshop:
             return refusal_sentence(error)
         assert conversion.path.exists()
         assert conversion.result_bytes > 0
+        assert leaked_word(conversion.path) == ""
         if not KINDS[cell.kind].served:
             # Not a version, which the next cell would replace.
             shutil.rmtree(conversion.path)
@@ -222,8 +224,8 @@ class Workshop:
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """Serve the embedded models and the networks with every framework."""
-    folder = tmp_path_factory.mktemp("matrix")
-    (folder / "models").mkdir()
+    folder = tmp_path_factory.mktemp("matrix") / USER
+    (folder / "models").mkdir(parents=True)
     environments = Path(
         os.environ.get(FOLDER_VARIABLE) or ROOT / ".converters"
     ).absolute()
@@ -244,6 +246,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
         FOLDER_VARIABLE: str(environments),
         MODULES_VARIABLE: str(FRAMEWORKS / "tfjs"),
         "POCKETSERVE_STATE_DIR": str(folder / "state"),
+        "HOME": str(folder),
+        "USER": USER,
     }
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in surroundings.items():
