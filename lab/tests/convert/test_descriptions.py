@@ -155,7 +155,7 @@ def test_labels_of_a_file_are_converted(
     before, after = (answer(models, version, capsys) for version in ("tflite", "onnx"))
     assert [entry["label"] for entry in before] == [entry["label"] for entry in after]
     assert str(before[0]["label"]).startswith("the digit ")
-    metadata = onnx_description.read_carried_metadata(conversion.path)
+    metadata = onnx_description.read_onnx_metadata(conversion.path)
     assert metadata == tflite_description.read_metadata(
         models / "numbers" / "numbers.tflite"
     )
@@ -223,6 +223,6 @@ def test_other_texts_are_not_metadata(text: str, tmp_path: Path) -> None:
     model.metadata_props.add(key="TFLITE_METADATA", value=text)
     onnx.save(model, tmp_path / "odd.onnx")
     with pytest.raises(DamagedFileError):
-        onnx_description.read_carried_metadata(tmp_path / "odd.onnx")
+        onnx_description.read_onnx_metadata(tmp_path / "odd.onnx")
     with pytest.raises(DamagedFileError, match=r"has no file 'labels\.txt' in it"):
         onnx_description.read_carried_files(tmp_path / "odd.onnx", ["labels.txt"], 100)

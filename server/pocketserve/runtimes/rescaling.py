@@ -21,6 +21,28 @@ def takes_pixels(mean: Sequence[float], std: Sequence[float]) -> bool:
     return bool(mean) and min(map(abs, mean)) >= MIN_DIVISOR
 
 
+def rescales_pixels(
+    operator: str, constant: Sequence[float], comes_first: bool
+) -> bool:
+    """Return whether an operator of a picture and a constant rescales pixels.
+
+    Args:
+        operator: ``add``, ``div``, ``mul`` or ``sub``; others don't.
+        comes_first: whether the constant is the first operand.
+    """
+    if not constant or 0 in constant:
+        return False
+    if operator == "mul":
+        return takes_pixels((), [1 / value for value in constant])
+    if operator == "add":
+        return max(constant) < 0 and takes_pixels(constant, ())
+    if comes_first:
+        return False
+    if operator == "div":
+        return takes_pixels((), constant)
+    return operator == "sub" and min(constant) > 0 and takes_pixels(constant, ())
+
+
 def pixels_unchanged() -> ModelMetadata:
     """Return the metadata of a model with one input that takes pixels from 0 to 255."""
     from pocketserve.runtimes.metadata_parts import Normalization  # late: few need it

@@ -54,13 +54,22 @@ def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
     return texts
 
 
-def read_carried_metadata(path: Path) -> ModelMetadata | None:
-    """Return the metadata carried over from TFLite, or None."""
+def read_onnx_metadata(path: Path) -> ModelMetadata | None:
+    """Return TFLite's metadata; without any, how the graph rescales pixels."""
     text = read_onnx_texts(path, TFLITE_METADATA).get(TFLITE_METADATA)
     if text is None:
-        return None
+        return _read_rescaling(path)
     content = _decoded(TFLITE_METADATA, text, MAX_METADATA_BYTES)
     return parse_metadata(content)
+
+
+def _read_rescaling(path: Path) -> ModelMetadata | None:
+    from pocketserve.runtimes.onnx.rescaling import graph_rescales_pixels  # late
+    from pocketserve.runtimes.rescaling import pixels_unchanged
+
+    if graph_rescales_pixels(path):
+        return pixels_unchanged()
+    return None
 
 
 def read_carried_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:

@@ -9,13 +9,13 @@ import struct
 from typing import Final
 
 from pocketserve.formats.flatbuffers import FlatTable
-from pocketserve.runtimes.rescaling import takes_pixels
+from pocketserve.runtimes.rescaling import rescales_pixels
 
 MAX_OPERATORS = 4
 """The operators to look at; the one after the input comes first."""
 
 _FLOAT32: Final = 0
-_DIV, _MUL, _SUB = 42, 18, 41
+_OPERATORS: Final = {0: "add", 18: "mul", 41: "sub", 42: "div"}
 _MAX_CONSTANT_BYTES: Final = 16
 _MAX_OLD_CODE: Final = 127
 
@@ -41,9 +41,10 @@ def takes_unscaled_pixels(root: FlatTable) -> bool:
             continue
         if len(operands) != 2:
             return False
-        other = operands[1] if operands[0] == inputs[0] else operands[0]
-        values = _constant(root, graph, other)
-        return _rescales(_code(root, operator.integer(0, "I")), values)
+        comes_first = operands[1] == inputs[0]
+        values = _constant(root, graph, operands[0 if comes_first else 1])
+        code = _code(root, operator.integer(0, "I"))
+        return rescales_pixels(_OPERATORS.get(code, ""), values, comes_first)
     return False
 
 
@@ -65,13 +66,3 @@ def _constant(root: FlatTable, graph: FlatTable, number: int) -> tuple[float, ..
         return ()
     raw = buffer.blob(0, _MAX_CONSTANT_BYTES)
     return struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])
-
-
-def _rescales(code: int, values: tuple[float, ...]) -> bool:
-    if not values or 0 in values:
-        return False
-    if code == _MUL:
-        return takes_pixels((), [1 / value for value in values])
-    if code == _DIV:
-        return takes_pixels((), values)
-    return code == _SUB and takes_pixels(values, ())
