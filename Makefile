@@ -17,7 +17,7 @@ test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python 
 test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray lab/tests/scaleout
 test-families: ; $(PYTHON) tools/environment.py families && .venv-families/bin/python tools/run_tests.py families -n 2 -m families tests/families
 test-llm: ; $(PYTHON) tools/environment.py llm && .venv-llm/bin/python tools/run_tests.py llm -m llm tests/llm $(PARALLEL)
-test-speech: ; $(PYTHON) tools/environment.py speech && .venv-speech/bin/python tools/run_tests.py speech -m speech tests/speech $(PARALLEL)
+test-speech: ; $(PYTHON) tools/environment.py speech && .venv-speech/bin/python tools/run_tests.py speech -m speech tests/speech lab/tests/convert/test_convert_speech.py $(PARALLEL)
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

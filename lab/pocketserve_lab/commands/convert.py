@@ -95,10 +95,15 @@ def run(options: argparse.Namespace) -> int:
 def _convert_all(options: argparse.Namespace) -> int:
     from pocketserve_lab.convert.plan import check_kinds
     from pocketserve_lab.convert.run import ConversionSettings, ModelConverter
+    from pocketserve_lab.convert.speech.run import SpeechConverter, speech_source
 
     limits = process_limits(options)
     kinds = check_kinds(options.to)
     selected = model_of(options)
+    converter_class = ModelConverter
+    if speech_source(selected.entry, selected.version) is not None:
+        converter_class = SpeechConverter
+        kinds = kinds or ["onnx"]
     kinds = kinds or _reachable_kinds(options, selected)
     if options.name and len(kinds) > 1:
         raise CommandError("--name names one version; give --to one kind")
@@ -112,7 +117,7 @@ def _convert_all(options: argparse.Namespace) -> int:
         limits=limits,
     )
     progress = Progress(lines=True)
-    converter = ModelConverter(
+    converter = converter_class(
         selected.entry, settings, progress.show, noting(progress)
     )
     try:

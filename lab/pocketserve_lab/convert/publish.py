@@ -48,13 +48,20 @@ class NewVersion(NamedTuple):
     """A future version.
 
     Attributes:
-        file: in the model's folder.
+        file: in the model's folder; it may be a folder.
         replaces: whether the version exists already.
+        main: the file of such a folder that stands for it.
     """
 
     name: str
     file: str
     replaces: bool = False
+    main: str = ""
+
+    @property
+    def listed_file(self) -> str:
+        """Return the file in the manifest."""
+        return f"{self.file}/{self.main}" if self.main else self.file
 
 
 def model_folder(entry: ModelEntry) -> Path:
@@ -176,6 +183,7 @@ def publish(
         journal = {
             "version": new.name,
             "file": new.file,
+            "listed_file": new.listed_file,
             "replaces": places.target.exists(),
             "folder": not any(home.iterdir()),
             "provenance": provenance if listed else None,
@@ -326,7 +334,7 @@ def _is_listed(home: Path, journal: Mapping[str, Any]) -> bool:
         version = read_manifest(home / FILE_NAME).versions.get(journal["version"])
     except ManifestError:
         return False
-    if version is None or version.file != journal["file"]:
+    if version is None or version.file != journal["listed_file"]:
         return False
     return not journal["replaces"] or dict(version.provenance) == journal["provenance"]
 
@@ -396,13 +404,13 @@ def _add_version(
     versions = document["versions"]
     if new.name in versions:
         table = versions[new.name]
-        table["file"] = new.file
+        table["file"] = new.listed_file
         # The hash is of the replaced file.
         table.pop("sha256", None)
         _update(table, "provenance", provenance)
     else:
         versions[new.name] = {
-            "file": new.file,
+            "file": new.listed_file,
             "provenance": copy.deepcopy(dict(provenance)),
         }
     table = versions[new.name]

@@ -12,6 +12,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.hugging_face.weights import INDEX, weight_files
 from pocketserve.runtimes.speech.files import CONFIG, read_model_config
 from pocketserve.runtimes.torch.safetensors import StoredTensor, read_safetensors
+from pocketserve.tensors import Array
 
 Shapes = dict[str, tuple[int, ...]]
 FLOATS: Final = ("F32", "F16", "BF16")
@@ -79,6 +80,31 @@ def shaped_weights(
 def _load_weight(
     torch: Any, name: str, stored: StoredTensor | None, expected: tuple[int, ...]
 ) -> Any:
+    stored = _checked_weight(name, stored, expected)
+    tensor = torch.from_numpy(np.require(stored.array, requirements="W"))
+    if stored.dtype_name == "BF16":
+        tensor = tensor.view(torch.bfloat16)
+    return tensor.to(torch.float32)
+
+
+def array_of(
+    name: str, stored: StoredTensor | None, expected: tuple[int, ...]
+) -> Array:
+    """Return a weight in single precision, without PyTorch.
+
+    Raises:
+        ModelLoadError: it is missing, or not as ``config.json`` says.
+    """
+    stored = _checked_weight(name, stored, expected)
+    if stored.dtype_name == "BF16":
+        # The upper half of a float32.
+        return (stored.array.astype(np.uint32) << 16).view(np.float32)
+    return stored.array.astype(np.float32, copy=False)
+
+
+def _checked_weight(
+    name: str, stored: StoredTensor | None, expected: tuple[int, ...]
+) -> StoredTensor:
     if stored is None or stored.array.shape != expected:
         state = "is missing" if stored is None else f"is {list(stored.array.shape)}"
         raise ModelLoadError(
@@ -90,7 +116,4 @@ def _load_weight(
             f"the weight {name} has the type {stored.dtype_name}; {', '.join(FLOATS)}"
             " can be read"
         )
-    tensor = torch.from_numpy(np.require(stored.array, requirements="W"))
-    if stored.dtype_name == "BF16":
-        tensor = tensor.view(torch.bfloat16)
-    return tensor.to(torch.float32)
+    return stored

@@ -122,6 +122,16 @@ class SpeechToText:
             raise ModelLoadError(f"model.toml: speech: {error}") from None
 
     @property
+    def rate(self) -> int:
+        """Return the model's samples per second."""
+        return self._input.rate
+
+    @property
+    def start_token(self) -> int:
+        """Return the token before a text."""
+        return self._tokens.start
+
+    @property
     def languages(self) -> tuple[str, ...]:
         """Return the codes of the languages that the model knows."""
         return tuple(self._tokens.languages) or (ENGLISH,)
@@ -177,7 +187,7 @@ class SpeechToText:
         """
         rate = self._input.rate
         tokens = self._tokens
-        sound = SoundModel(rate, self._window, self._features)
+        sound = SoundModel(rate, self._window, self.features)
         text_of = self._vocabulary.text
         decoder = WindowDecoder(model, tokens, text_of, check)
         language = options.language
@@ -218,7 +228,7 @@ class SpeechToText:
             retries=self.options.retries,
         )
 
-    def _features(self, samples: Array) -> Array:
+    def features(self, samples: Array) -> Array:
         """Return the features of a window, which silence fills up."""
         filled = np.zeros((self._window, 1), np.float32)
         filled[: len(samples), 0] = samples

@@ -1,0 +1,1 @@
+"""Convert speech models, which are several files and answer token by token."""
