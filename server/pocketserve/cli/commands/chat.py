@@ -13,6 +13,7 @@ from pocketserve.terminal.connection import (
     reading_answers,
 )
 from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import print_text
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         if not sys.stdin.isatty():
             chat.ask(sys.stdin.read())
             return 0
-        print(f"Chatting with {model}. {HELP}", file=sys.stderr)
+        print_text(f"Chatting with {model}. {HELP}", stream=sys.stderr)
         _converse(chat)
     return 0
 
@@ -164,14 +165,14 @@ def _run_command(chat: _Chat, line: str) -> bool:
     elif command == "set":
         _set_option(chat, rest)
     else:
-        print(HELP)
+        print_text(HELP)
     return True
 
 
 def _set_option(chat: _Chat, text: str) -> None:
     name, _, value = text.strip().partition(" ")
     if name not in _NUMBERS:
-        print(f"options are {', '.join(_NUMBERS)}")
+        print_text(f"options are {', '.join(_NUMBERS)}")
         return
     try:
         number = float(value)
