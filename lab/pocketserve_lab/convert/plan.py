@@ -40,6 +40,8 @@ TITLES = {
     "tfjs": "TensorFlow.js",
     "openvino": "OpenVINO",
     "coreml": "Core ML",
+    "gguf": "GGUF",
+    "transformers": "a Hugging Face folder",
 }
 
 

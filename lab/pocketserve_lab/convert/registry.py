@@ -23,8 +23,9 @@ TOOLS: tuple[str, ...] = (
     "tensorflowjs",
     "openvino",
     "coreml",
+    "pocketserve_lab.language.gguf_tool",
 )
-"""Modules in ``tools``, each with ``CONVERTER`` or ``CONVERTERS``.
+"""Modules in ``tools``, or their full names, each with ``CONVERTER`` or ``CONVERTERS``.
 
 Of two converters for one path, the first is taken."""
 
@@ -34,6 +35,7 @@ def converters() -> tuple[Converter, ...]:
     """Return all converters, in the order of preference."""
     entries: list[Converter] = []
     for name in TOOLS:
-        module = importlib.import_module(f"{__package__}.tools.{name}")
+        full_name = name if "." in name else f"{__package__}.tools.{name}"
+        module = importlib.import_module(full_name)
         entries += getattr(module, "CONVERTERS", None) or (module.CONVERTER,)
     return tuple(entries)

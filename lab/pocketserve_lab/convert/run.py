@@ -170,7 +170,7 @@ class Reference(NamedTuple):
     outputs: Path
 
 
-class _Result(NamedTuple):
+class Result(NamedTuple):
     """A tool's result before it is checked and published."""
 
     source: VersionEntry
@@ -203,7 +203,7 @@ class _Checked(NamedTuple):
     """
 
     attempt: _Attempt
-    result: _Result
+    result: Result
     conversion: Conversion
     frozen: FrozenAxes
     undeclared: frozenset[Axis]
@@ -484,13 +484,13 @@ class ModelConverter:
             )
             outcomes.append(outcome)
         carry_description(source.path, source.format.name, request.output, request.kind)
-        result = _Result(source, plan, new, reference, request.output, outcomes)
+        result = Result(source, plan, new, reference, request.output, outcomes)
         return self._check(attempt, result, _conversion(result), pythons[-1])
 
     def _check(
         self,
         attempt: _Attempt,
-        result: _Result,
+        result: Result,
         conversion: Conversion,
         python: Path,
     ) -> _Checked:
@@ -512,7 +512,7 @@ class ModelConverter:
         return _Checked(attempt, result, conversion, frozen, undeclared)
 
     def _check_by_tool(
-        self, attempt: _Attempt, result: _Result, conversion: Conversion
+        self, attempt: _Attempt, result: Result, conversion: Conversion
     ) -> _Checked:
         """Compare the answers that the tool got from its own result."""
         outcome = result.outcomes[-1]
@@ -532,7 +532,7 @@ class ModelConverter:
 
     def _frozen_axes(
         self,
-        result: _Result,
+        result: Result,
         answers: Sequence[Mapping[str, Any]],
         agreement: verify.Agreement | None,
     ) -> FrozenAxes:
@@ -677,7 +677,7 @@ class ModelConverter:
         return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
 
     def _verify(
-        self, result: _Result, python: Path
+        self, result: Result, python: Path
     ) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
         """Run the result and compare it with the original.
 
@@ -746,7 +746,7 @@ class ModelConverter:
         """Return further entries for the provenance."""
         return {}
 
-    def _publish(self, result: _Result, conversion: Conversion) -> Conversion:
+    def _publish(self, result: Result, conversion: Conversion) -> Conversion:
         """Add the result to the model's folder; return it with its path."""
         path = publish(
             self._entry,
@@ -763,7 +763,7 @@ class ModelConverter:
         self._entry = scan(self._settings.models_dir)[self._entry.name]
         return conversion._replace(path=path)
 
-    def _provenance(self, result: _Result, conversion: Conversion) -> dict[str, Any]:
+    def _provenance(self, result: Result, conversion: Conversion) -> dict[str, Any]:
         """Return a version's provenance."""
         facts = result.reference.facts
         provenance: dict[str, Any] = {
@@ -789,7 +789,7 @@ class ModelConverter:
         return provenance | self._measured()
 
 
-def _layouts(result: _Result) -> dict[str, str]:
+def _layouts(result: Result) -> dict[str, str]:
     """Return how the tools moved the channels of each input."""
     layouts: dict[str, str] = {}
     for outcome in result.outcomes:
@@ -1038,7 +1038,7 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _conversion(result: _Result) -> Conversion:
+def _conversion(result: Result) -> Conversion:
     """Return a conversion that is not checked or published yet."""
     tools = []
     for outcome in result.outcomes:

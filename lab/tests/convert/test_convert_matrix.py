@@ -31,7 +31,12 @@ from convert.local_words import USER, leaked_word
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.tfjs.packages import MODULES_VARIABLE
 from pocketserve_lab.conversion import refusal_sentence
-from pocketserve_lab.convert.converter import KINDS, QUANTIZE_MODES, ConversionError
+from pocketserve_lab.convert.converter import (
+    KINDS,
+    QUANTIZE_MODES,
+    TENSOR_KINDS,
+    ConversionError,
+)
 from pocketserve_lab.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure
 from pocketserve_lab.convert.plan import SOURCE_ORDER, plans_for
 from pocketserve_lab.convert.process import ProcessLimits
@@ -96,7 +101,7 @@ def cells() -> list[Cell]:
         Cell(model, source, kind, mode)
         for model in (*EMBEDDED, *NETWORKS)
         for source in SOURCE_ORDER
-        for kind in KINDS
+        for kind in TENSOR_KINDS
         for mode in QUANTIZE_MODES
         if model == EMBEDDED[0] or has_way(source, kind, mode)
     )
