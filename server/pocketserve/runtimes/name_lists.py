@@ -16,7 +16,11 @@ def read_names(package: str, file: str) -> dict[str, frozenset[str]]:
     names: list[str] = []
     for line in text.splitlines():
         if line.startswith("["):
-            names = sections.setdefault(line.strip("[]"), [])
+            section = line.strip("[]")
+            names = sections.setdefault(section, [])
         elif not line.startswith("#"):
             names += line.split()
-    return {section: frozenset(names) for section, names in sections.items()}
+    frozen = {}
+    for section, names in sections.items():
+        frozen[section] = frozenset(names)
+    return frozen

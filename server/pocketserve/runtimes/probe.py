@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tensors import Array, TensorSpec, zeros
@@ -24,14 +24,17 @@ class Probe(NamedTuple):
     def learned(self, spec: TensorSpec) -> TensorSpec:
         """Return an output's spec with the dimensions equal in all runs."""
         shapes = [result[spec.name].shape for result in self.results]
-        if len({len(shape) for shape in shapes}) != 1:
+        ranks = {len(shape) for shape in shapes}
+        if len(ranks) != 1:
             return spec._replace(shape=(-1,))
-        columns = [set(sizes) for sizes in zip(*shapes, strict=True)]
         agreed = []
-        for sizes in columns:
-            size = min(sizes)
-            is_fixed = len(sizes) == 1 and size >= self.least_known
-            agreed.append(size if is_fixed else -1)
+        for sizes in zip(*shapes, strict=True):
+            smallest = min(sizes)
+            is_equal = smallest == max(sizes)
+            if is_equal and smallest >= self.least_known:
+                agreed.append(smallest)
+            else:
+                agreed.append(-1)
         return spec._replace(shape=tuple(agreed))
 
 
@@ -42,8 +45,9 @@ def run_on_zeros(
 
     A model with free input dimensions runs once with each of two sizes.
     """
-    has_free_sizes = any(spec.open or -1 in spec.shape for spec in inputs)
-    sizes = _SIZES if has_free_sizes else _SIZES[:1]
+    sizes: Sequence[int] = _SIZES[:1]
+    if any(spec.open or -1 in spec.shape for spec in inputs):
+        sizes = _SIZES
     results = {}
     for size in sizes:
         try:
@@ -54,18 +58,28 @@ def run_on_zeros(
             continue
     if not results:
         return None
-    least_known = math.inf  # only the rank is certain
+    return Probe([*results.values()], _least_known(results, sizes))
+
+
+def _least_known(results: Mapping[int, Any], sizes: Sequence[int]) -> float:
+    """Return the smallest output size that is certain if all runs agree on it."""
     if len(results) == len(sizes):
-        least_known = 1.0
-    elif 1 in results:
+        return 1.0
+    if 1 in results:
         # Only size 1 worked: larger output sizes can't come from the input.
-        least_known = 2.0
-    return Probe([*results.values()], least_known)
+        return 2.0
+    return math.inf  # only the rank is certain
 
 
 def _sized_zeros(inputs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
+    """Return zeros for all inputs, with a size for free dimensions."""
     arrays = {}
     for spec in inputs:
-        shape = tuple(size if dim < 0 else dim for dim in spec.shape)
-        arrays[spec.name] = zeros(spec._replace(shape=shape))
+        shape = []
+        for dim in spec.shape:
+            if dim < 0:
+                shape.append(size)
+            else:
+                shape.append(dim)
+        arrays[spec.name] = zeros(spec._replace(shape=tuple(shape)))
     return arrays

@@ -181,14 +181,17 @@ class ExecutorchSession:
         """Add the reason, which the framework only logs, to an error."""
         code = str(error).rpartition("error ")[2].strip()
         varies = any(value.varies for value in self._values)
-        if "set_inputs" in str(error) or (varies and code in _SIZE_ERRORS):
-            shapes = ", ".join(
-                f"{spec.name} {list(inputs[spec.name].shape)}" for spec in self.inputs
-            )
-            return ValueError(
-                f"the program cannot take inputs of these shapes or types: {shapes} (error {code})"
-            )
-        return RuntimeError(error_message(error))
+        is_size = varies and code in _SIZE_ERRORS
+        if "set_inputs" not in str(error) and not is_size:
+            return RuntimeError(error_message(error))
+        shapes = []
+        for spec in self.inputs:
+            shape = list(inputs[spec.name].shape)
+            shapes.append(f"{spec.name} {shape}")
+        return ValueError(
+            "the program cannot take inputs of these shapes or types: "
+            f"{', '.join(shapes)} (error {code})"
+        )
 
 
 def _without_none(specs: Sequence[TensorSpec | None]) -> list[TensorSpec]:
@@ -203,12 +206,12 @@ def _specs(role: str, values: Sequence[_Value], meta: Any) -> list[TensorSpec | 
     specs: list[TensorSpec | None] = []
     for number, value in enumerate(values):
         name = f"{role}_{number}"
+        spec = None
         if value.type == _TENSOR:
-            specs.append(_tensor_spec(name, value, meta(number)))
+            spec = _tensor_spec(name, value, meta(number))
         elif role == "output" and value.type in _PLAIN_RESULTS:
-            specs.append(TensorSpec(name, _PLAIN_RESULTS[value.type], ()))
-        else:
-            specs.append(None)
+            spec = TensorSpec(name, _PLAIN_RESULTS[value.type], ())
+        specs.append(spec)
     return specs
 
 
@@ -277,7 +280,10 @@ def _extent(data: mmap.mmap) -> tuple[int, int]:
     head = data[8:32]
     if head[:2] != b"eh" or not head[2:4].isdigit():
         return len(data), len(data)
-    size, base = struct.unpack_from("<QQ", head, 8) if len(head) == 24 else (1, 0)
+    size = 1
+    base = 0
+    if len(head) == 24:
+        size, base = struct.unpack_from("<QQ", head, 8)
     if size > len(data) or base > len(data):
         raise DamagedFileError("its parts lie outside the file")
     return base, size
@@ -323,6 +329,7 @@ _NUMBER_CODES = {_INT: "q", _BOOL: "?", _DOUBLE: "d"}
 
 
 def _value(entry: FlatTable) -> _Value:
+    """Read a value: its kind, a fixed number, and whether its sizes vary."""
     kind = entry.integer(0, "B")
     content = entry.table(1)
     if content is None:
@@ -333,5 +340,7 @@ def _value(entry: FlatTable) -> _Value:
         number = content.integer(0, code)
     if isinstance(number, float) and not math.isfinite(number):
         raise DamagedFileError("a number is infinite or not a number")
-    varies = kind == _TENSOR and content.integer(8, "b") != 0
+    varies = False
+    if kind == _TENSOR:
+        varies = content.integer(8, "b") != 0
     return _Value(kind, number, varies)

@@ -102,28 +102,31 @@ class Network:
     def _load(self, config: Mapping[str, Any]) -> LoadedNetwork:
         """Load the class of the library itself, never one of the folder."""
         name = class_of(config) or ""
-        library = self._transformers
-        kind = config.get("model_type")
-        supported = kind in library.CONFIG_MAPPING
-        network_class: Any = getattr(library, name, None) if supported else None
-        is_network = isinstance(network_class, type) and issubclass(
-            network_class, library.PreTrainedModel
-        )
-        if not is_network:
-            raise UnservedNetworkError(
-                f"its architecture ({name:.80}) is not a part of transformers"
-                f" {library.__version__}; code of the folder is not run, so export the"
-                " model to ONNX and add that file"
-            )
+        network_class = self._library_class(name, config.get("model_type"))
         if not name.endswith(self._head.ends):
             # A network for embeddings is used without its head.
-            network_class = library.AutoModel
+            network_class = self._transformers.AutoModel
         return load_network(
             network_class,
             str(self._folder),
             self._torch.float32,
             may_lack_pooler=self._head is BASE,
         )
+
+    def _library_class(self, name: str, kind: Any) -> Any:
+        """Return the library's class of a name."""
+        library = self._transformers
+        network_class: Any = None
+        if kind in library.CONFIG_MAPPING:
+            network_class = getattr(library, name, None)
+        is_class = isinstance(network_class, type)
+        if not is_class or not issubclass(network_class, library.PreTrainedModel):
+            raise UnservedNetworkError(
+                f"its architecture ({name:.80}) is not a part of transformers"
+                f" {library.__version__}; code of the folder is not run, so export the"
+                " model to ONNX and add that file"
+            )
+        return network_class
 
     def _find_inputs(self) -> list[NetworkInput]:
         main = str(self._model.main_input_name)
@@ -149,19 +152,23 @@ class Network:
         return inputs
 
     def _sound_inputs(self, main: str) -> list[NetworkInput]:
-        config = self._model.config
-        shape: tuple[int, ...] = (-1, -1)
-        bins = getattr(config, "num_mel_bins", None)
-        if main == FEATURES and bins and hasattr(config, "max_source_positions"):
-            shape = (-1, bins, 2 * config.max_source_positions)
-        elif main == SOUND and bins and hasattr(config, "max_length"):
-            shape = (-1, config.max_length, bins)
-        elif main == FEATURES:
-            raise UnservedNetworkError("its sound features are made by no task")
+        shape = self._sound_shape(main)
         inputs = [NetworkInput(main, "FP32", shape)]
         if len(shape) == 2 and self._extracts_mask():
             inputs.append(NetworkInput(MASK, "INT64", (-1, -1)))
         return inputs
+
+    def _sound_shape(self, main: str) -> tuple[int, ...]:
+        """Return the shape of samples or of features."""
+        config = self._model.config
+        bins = getattr(config, "num_mel_bins", None)
+        if main == FEATURES and bins and hasattr(config, "max_source_positions"):
+            return (-1, bins, 2 * config.max_source_positions)
+        if main == SOUND and bins and hasattr(config, "max_length"):
+            return (-1, config.max_length, bins)
+        if main == FEATURES:
+            raise UnservedNetworkError("its sound features are made by no task")
+        return (-1, -1)
 
     def _extracts_mask(self) -> bool:
         path = self._folder / EXTRACTOR
@@ -179,9 +186,10 @@ class Network:
                 if expected.is_optional:
                     continue
                 raise UnservedNetworkError(f"it has no output {expected.name}")
-            shape = []
-            for axis, size in enumerate(value.shape):
-                shape.append(-1 if axis in expected.free else int(size))
+            shape = [int(size) for size in value.shape]
+            for axis in range(len(shape)):
+                if axis in expected.free:
+                    shape[axis] = -1
             outputs.append(NetworkOutput(expected.name, tuple(shape)))
         return outputs
 
@@ -195,39 +203,56 @@ class Network:
             shape = [1, *entry.shape[1:]]
             if entry.name == PICTURE:
                 shape[2:] = self._example_size()
-            shape = [PROBE_SAMPLES if size < 0 else size for size in shape]
+            for axis, size in enumerate(shape):
+                if size < 0:
+                    shape[axis] = PROBE_SAMPLES
             arrays[entry.name] = np.zeros(shape, np.float32)
         return arrays
 
     def _example_numbers(self, name: str) -> Array:
+        """Return numbers of tokens, or a mask."""
         if name == MASK and self.inputs[0].name != TEXT:
             return np.ones((1, PROBE_SAMPLES), np.int64)
         value = 0
         if name == MASK:
             value = 1
         elif name == TEXT:
-            # Some classifiers read the state of the last token of this kind.
-            end = getattr(self._model.config, "eos_token_id", None)
-            size = getattr(self._model.config, "vocab_size", 0)
-            value = end if isinstance(end, int) and 0 <= end < size else 0
+            value = self._end_token()
         return np.full((1, PROBE_TOKENS), value, np.int64)
+
+    def _end_token(self) -> int:
+        """Return the token that ends a text; 0 if unknown.
+
+        Some classifiers read the state of the last token of this kind.
+        """
+        config = self._model.config
+        end = getattr(config, "eos_token_id", None)
+        size = getattr(config, "vocab_size", 0)
+        if isinstance(end, int) and 0 <= end < size:
+            return end
+        return 0
 
     def _example_size(self) -> list[int]:
         """Return height and width."""
         size = getattr(self._model.config, "image_size", None)
-        sides = list(size) if isinstance(size, list | tuple) else [size, size]
+        sides = [size, size]
+        if isinstance(size, list | tuple):
+            sides = list(size)
+        if len(sides) != 2:
+            return [PROBE_SIDE, PROBE_SIDE]
         checked: list[int] = []
         for side in sides:
             if isinstance(side, int) and 0 < side <= MAX_PROBE_SIDE:
                 checked.append(side)
             else:
                 checked.append(PROBE_SIDE)
-        return checked if len(checked) == 2 else [PROBE_SIDE, PROBE_SIDE]
+        return checked
 
     def _run(self, arrays: Mapping[str, Array]) -> Any:
         tensors = {}
         for name, array in arrays.items():
-            tensors[name] = self._torch.from_numpy(np.require(array, requirements="W"))
+            writable = np.require(array, requirements="W")
+            tensors[name] = self._torch.from_numpy(writable)
         with self._torch.inference_mode():
             return self._model(**tensors, return_dict=True)
 

@@ -50,8 +50,9 @@ class TextPieces:
     def _new_text(self, is_last: bool = False) -> str:
         before = self._decode(self._tokens[self._start : self._finished])
         text = self._decode(self._tokens[self._start :])
-        waits = len(self._tokens) - self._finished < MAX_HELD
-        if text.endswith(UNFINISHED) and waits and not is_last:
+        unfinished = len(self._tokens) - self._finished
+        waits = unfinished < MAX_HELD and not is_last
+        if text.endswith(UNFINISHED) and waits:
             return ""
         self._start = self._finished
         self._finished = len(self._tokens)
@@ -65,9 +66,10 @@ class TextPieces:
             self.stopped = True
             self._pending = ""
             return text[: min(ends)]
-        pending = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._pending = text[len(text) - pending :]
-        return text[: len(text) - pending]
+        overlaps = [_overlap(text, stop) for stop in self._stops]
+        end = len(text) - max(overlaps, default=0)
+        self._pending = text[end:]
+        return text[:end]
 
 
 def _overlap(text: str, stop: str) -> int:
@@ -85,10 +87,12 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
         return text.encode("utf-8", "replace")
     name = str(tokenizer.convert_ids_to_tokens(token))
     if len(name) == 6 and name.startswith("<0x"):
-        return bytes([int(name[3:5], 16)])
+        number = int(name[3:5], 16)
+        return bytes([number])
     letters = _letters()
     if all(letter in letters for letter in name):
-        return bytes(letters[letter] for letter in name)
+        numbers = [letters[letter] for letter in name]
+        return bytes(numbers)
     return text.encode("utf-8", "replace")
 
 
@@ -96,7 +100,9 @@ def _letters() -> dict[str, int]:
     """Return the bytes that GPT-2's letters stand for."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(byte): byte for byte in printable}
+    number = 256  # of the letter for the next byte that can't be printed
     for byte in range(256):
         if byte not in printable:
-            letters[chr(256 + len(letters) - len(printable))] = byte
+            letters[chr(number)] = byte
+            number += 1
     return letters

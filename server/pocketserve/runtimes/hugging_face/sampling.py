@@ -6,6 +6,7 @@ and ``src/llama-sampling.cpp``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -61,21 +62,26 @@ class Sampler:
         return self._draw(scores)
 
     def _penalise(self, scores: Any, previous: Sequence[int]) -> None:
+        """Lower the scores of tokens that occurred before."""
         sampling = self._sampling
         repeat = sampling.repeat_penalty
-        frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
+        frequency = sampling.frequency_penalty
+        presence = sampling.presence_penalty
         if repeat == 1 and not frequency and not presence:
             return
-        counts: dict[int, int] = {}
-        for token in previous[-PENALTY_TOKENS:]:
-            counts[token] = counts.get(token, 0) + 1
+        counts = Counter(previous[-PENALTY_TOKENS:])
         for token, count in counts.items():
             score = float(scores[token])
-            score = score * repeat if score <= 0 else score / repeat
+            if score <= 0:
+                score *= repeat
+            else:
+                score /= repeat
             scores[token] = score - count * frequency - presence
 
     def _draw(self, scores: Any) -> int:
-        torch, sampling = self._torch, self._sampling
+        """Draw one of the likely tokens."""
+        torch = self._torch
+        sampling = self._sampling
         count = len(scores)
         if 0 < sampling.top_k < count:
             count = sampling.top_k
@@ -84,13 +90,15 @@ class Sampler:
             total = torch.softmax(best, 0).cumsum(0)
             # All tokens up to the one with which the sum reaches top_p.
             count = 1 + int((total < sampling.top_p).sum())
-            best, tokens = best[:count], tokens[:count]
+            best = best[:count]
         if sampling.min_p > 0:
             chances = torch.softmax(best, 0)
-            count = max(1, int((chances >= sampling.min_p * chances[0]).sum()))
-            best, tokens = best[:count], tokens[:count]
+            least = sampling.min_p * chances[0]
+            count = max(1, int((chances >= least).sum()))
+            best = best[:count]
         # The best is 0 then, at any temperature.
         distances = (best - best[0]).double()
         temperature = max(sampling.temperature, MIN_TEMPERATURE)
         chances = torch.softmax(distances / temperature, 0)
-        return int(tokens[torch.multinomial(chances, 1, generator=self._random)])
+        number = torch.multinomial(chances, 1, generator=self._random)
+        return int(tokens[number])

@@ -220,7 +220,9 @@ class _ModelWalk:
         """Return the minimum size of a tensor; 0 for a type of unknown size."""
         dims = self._reader.integers(tensor, 1)
         types = self._reader.integers(tensor, 2)
-        elements = math.prod(dims) if len(dims) <= _MAX_RANK else MAX_ELEMENTS + 1
+        elements = MAX_ELEMENTS + 1
+        if len(dims) <= _MAX_RANK:
+            elements = math.prod(dims)
         if elements > MAX_ELEMENTS:
             raise DamagedFileError("a tensor has an impossible shape")
         bits = 0
@@ -233,7 +235,10 @@ class _ModelWalk:
         for span in self._reader.messages(graph, 11, 12):
             value = dict(self._reader.parts(span))
             kind = dict(self._reader.parts(value.get(2, (0, 0))))
-            if 1 in kind and 1 in value and not any(self._reader.messages(kind[1], 2)):
+            if 1 not in kind or 1 not in value:
+                continue
+            has_shape = any(self._reader.messages(kind[1], 2))
+            if not has_shape:
                 yield self._text(value[1])
 
     def _text(self, span: Span) -> str:
@@ -255,17 +260,21 @@ class _WeightFiles:
     ) -> None:
         """Check that a tensor's file is allowed, exists and is long enough."""
         location = entries.get("location", "")
-        if location not in self.targets:
-            reader.pay(_FILE_COST + len(location))
-            target, size = weight_file(self._path, self._path.name, location, _NO_FILE)
-            self.targets[location] = target
-            self.sizes[target] = size
-        size = self.sizes[self.targets[location]]
+        size = self._size_at(location, reader)
         offset = _count(entries.get("offset", "0"))
         length = _count(entries.get("length", "0"))
         minimum = offset + max(length, tensor_bytes)
         if minimum > size:
             raise self._too_short(location, size, minimum)
+
+    def _size_at(self, location: str, reader: ProtobufReader) -> int:
+        """Return the size of a file, which is looked up once."""
+        if location not in self.targets:
+            reader.pay(_FILE_COST + len(location))
+            target, size = weight_file(self._path, self._path.name, location, _NO_FILE)
+            self.targets[location] = target
+            self.sizes[target] = size
+        return self.sizes[self.targets[location]]
 
     def _too_short(self, location: str, size: int, minimum: int) -> ModelLoadError:
         reason = failed_download(self._path.parent / location)

@@ -97,15 +97,18 @@ class _ClassGraph:
         self._read_graph(graph)
 
     def _read_graph(self, graph: Span) -> None:
+        """Find the nodes (1), the weights (5) and the outputs (12)."""
         reader = self._reader
         for number, span in reader.parts(graph):
             if number == 1:
                 for position, name in enumerate(reader.texts(span, 2)):
                     self._nodes[name] = _NodeOutput(span, position)
             elif number == 5:
-                self._tensors[self._name(span, 8)] = span
+                name = self._name(span, 8)
+                self._tensors[name] = span
             elif number == 12:
-                self._outputs.append(self._name(span, 1))
+                name = self._name(span, 1)
+                self._outputs.append(name)
 
     def class_outputs(self) -> dict[str, ClassOutput]:
         outputs: dict[str, ClassOutput] = {}
@@ -130,16 +133,15 @@ class _ClassGraph:
         return self._class_outputs[name]
 
     def _classes_of_node(self, span: Span, position: int) -> ClassOutput | None:
+        """Return the classes of a node's output, or None if unknown."""
         kind = self._kind(span)
         if kind in _CLASSIFIERS and kind != "ZipMap" and position == 0:
-            names = self._class_attribute(span)
-            return ClassOutput((names,)) if names else None
+            return _class_output(self._class_attribute(span), least=1)
         if kind in ("ArgMax", "ArgMin"):
             return ClassOutput(((),), lowest_wins=kind == "ArgMin")
         inputs = self._reader.texts(span, 1)
         if kind in ("ArrayFeatureExtractor", "Gather") and len(inputs) == 2:
-            names = self._constant(inputs[0])
-            return ClassOutput((names,)) if len(names) > 1 else None
+            return _class_output(self._constant(inputs[0]), least=2)
         return self._classes_of_inputs(kind, span, inputs)
 
     def _classes_of_inputs(
@@ -228,12 +230,15 @@ class _ClassGraph:
             elif name in ("values_int64s", "values_strings"):
                 values = self._list(span)
         mapping = dict(zip(keys, values, strict=False))
-        if not mapping.keys() >= set(names):
-            return ()
+        encoded = []
+        for name in names:
+            if name not in mapping:
+                return ()
+            encoded.append(mapping[name])
         self._pay_names(len(names))
         if not names:
             return values
-        return tuple(mapping[name] for name in names)
+        return tuple(encoded)
 
     def _list(self, attribute: Span) -> Names:
         """Return an attribute's integers or texts, as texts."""
@@ -267,13 +272,19 @@ class _ClassGraph:
         kinds = self._reader.integers(tensor, 2)
         if not kinds:
             return ()
-        if kinds[-1] == _STRING:
+        kind = kinds[-1]
+        if kind == _STRING:
             return self._texts(self._reader.messages(tensor, 6))
-        storage = _INTEGERS.get(kinds[-1])
+        storage = _INTEGERS.get(kind)
         if storage is None:
             return ()
+        return self._integer_names(tensor, storage, sizes[0])
+
+    def _integer_names(
+        self, tensor: Span, storage: _IntegerStorage, count: int
+    ) -> Names:
+        """Return the integers of a tensor as names."""
         raw = self._raw_data(tensor)
-        count = sizes[0]
         if not raw or len(raw) != storage.item_bytes * count:
             return self._signed(self._reader.integers(tensor, storage.field))
         self._pay_names(count)
@@ -287,12 +298,14 @@ class _ClassGraph:
         return raw
 
     def _texts(self, spans: Iterator[Span]) -> Names:
+        """Return texts as names."""
         names: list[str] = []
         for start, end in spans:
             self._pay_names(1, end - start)
             if len(names) == MAX_CLASSES:
                 raise DamagedFileError("it names too many classes")
-            names.append(self._reader.data[start:end].decode("utf-8", errors="replace"))
+            content = self._reader.data[start:end]
+            names.append(content.decode("utf-8", errors="replace"))
         return tuple(names)
 
     def _signed(self, values: Sequence[int]) -> Names:
@@ -324,3 +337,10 @@ class _ClassGraph:
             if number == field:
                 return self._reader.text(part)
         return ""
+
+
+def _class_output(names: Names, least: int) -> ClassOutput | None:
+    """Return the classes with these names; None if there are fewer than ``least``."""
+    if len(names) < least:
+        return None
+    return ClassOutput((names,))

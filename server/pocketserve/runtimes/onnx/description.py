@@ -37,19 +37,21 @@ def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
         DamagedFileError: the file is not ONNX, or a text is too long.
     """
     texts: dict[str, str] = {}
+    start = prefix.encode()
     with mapped(path) as data:
         reader = ProtobufReader(data, _BUDGET)
         # StringStringEntryProto: 1 key, 2 value
         for entry in reader.messages((0, len(data)), 14):
             fields = dict(reader.parts(entry))
             key = fields.get(1, _NOTHING)
-            value = fields.get(2, _NOTHING)
-            if not data[key[0] : key[1]].startswith(prefix.encode()):
+            if not data[key[0] : key[1]].startswith(start):
                 continue
-            if max(end - start for start, end in fields.values()) > MAX_TEXT_BYTES:
+            longest = max(end - begin for begin, end in fields.values())
+            if longest > MAX_TEXT_BYTES:
                 raise DamagedFileError(
                     f"{path.name} has a text of more than {MAX_TEXT_BYTES} bytes"
                 )
+            value = fields.get(2, _NOTHING)
             texts[reader.text(key)] = reader.text(value)
     return texts
 

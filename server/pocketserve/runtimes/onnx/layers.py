@@ -107,9 +107,13 @@ class _LayerRun:
             if name in replacements:
                 continue
             value = arrays[self.dequantized.get(name, name)]
-            array = np.asarray(value, np.float32)
-            is_quantized = name in self.quantized
-            layers.append(LayerOutput(name, self.operators[name], array, is_quantized))
+            layer = LayerOutput(
+                name,
+                self.operators[name],
+                np.asarray(value, np.float32),
+                name in self.quantized,
+            )
+            layers.append(layer)
         return layers
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
@@ -125,21 +129,29 @@ def _read_graph(data: bytes) -> tuple[list[_LayerNode], dict[str, set[str]]]:
     """Read a ModelProto's nodes, and its inputs, outputs and weights."""
     reader = ProtobufReader(data, BUDGET)
     nodes: list[_LayerNode] = []
-    declared: dict[str, set[str]] = {
-        "inputs": set(),
-        "outputs": set(),
-        "weights": set(),
-    }
+    inputs: set[str] = set()
+    outputs: set[str] = set()
+    weights: set[str] = set()
     for graph in reader.messages((0, len(data)), 7):
         for span in reader.messages(graph, 1):
-            operator = "".join(reader.texts(span, 4))
-            inputs = reader.texts(span, 1)
-            outputs = reader.texts(span, 2)
-            nodes.append(_LayerNode(operator, inputs, outputs))
-        declared["inputs"].update(_names(reader, graph, 11, 1))
-        declared["outputs"].update(_names(reader, graph, 12, 1))
-        declared["weights"].update(_names(reader, graph, 5, 8))
+            nodes.append(_read_node(reader, span))
+        inputs.update(_names(reader, graph, 11, 1))
+        outputs.update(_names(reader, graph, 12, 1))
+        weights.update(_names(reader, graph, 5, 8))
+    declared = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "weights": weights,
+    }
     return nodes, declared
+
+
+def _read_node(reader: ProtobufReader, span: Span) -> _LayerNode:
+    """Read a NodeProto: 1 inputs, 2 outputs, 4 operator."""
+    operator = "".join(reader.texts(span, 4))
+    inputs = reader.texts(span, 1)
+    outputs = reader.texts(span, 2)
+    return _LayerNode(operator, inputs, outputs)
 
 
 def _dequantized(
@@ -223,9 +235,10 @@ def _depending(
     """Yield the nodes that depend on the model's inputs, from sorted nodes."""
     live = declared["inputs"] - declared["weights"]
     for node in nodes:
-        if node.operator not in _CONSTANT and not live.isdisjoint(node.inputs):
-            live = live | set(node.outputs)
-            yield node
+        if node.operator in _CONSTANT or live.isdisjoint(node.inputs):
+            continue
+        live |= set(node.outputs)
+        yield node
 
 
 def _more_outputs(names: Iterable[str], declared: Mapping[str, set[str]]) -> bytes:

@@ -212,5 +212,11 @@ def _device(native: Any) -> str:
     names = list(native.get_providers())
     if names != [CPU] and hasattr(native, "get_provider_graph_assignment_info"):
         used = {part.ep_name for part in native.get_provider_graph_assignment_info()}
-        names = [name for name in names if name in used] or [CPU]
-    return ", ".join("cpu" if name == CPU else name for name in names)
+        names = [name for name in names if name in used]
+    devices = []
+    for name in names or [CPU]:
+        if name == CPU:
+            devices.append("cpu")
+        else:
+            devices.append(name)
+    return ", ".join(devices)

@@ -130,11 +130,8 @@ class OnnxSession:
         self.runtime = runtime
         self.device = device
         self._inputs: dict[str, TensorSpec] = {}
-        for arg in native.get_inputs():
-            self._inputs[arg.name] = input_spec(arg, facts)
         self._outputs: dict[str, Output] = {}
-        for arg in native.get_outputs():
-            self._outputs[arg.name] = output_of(arg, facts)
+        self._read_arguments(native, facts)
         self._by_value = _has_datatype("BF16", _output_specs(self._outputs))
         if self._by_value:
             self._check_by_value()
@@ -146,6 +143,13 @@ class OnnxSession:
         tensor_bytes = sum(map(byte_size, (*self.inputs, *self.outputs)))
         self.memory_bytes = facts.total_bytes + tensor_bytes
         self.properties: Mapping[str, str] = _properties(native)
+
+    def _read_arguments(self, native: Any, facts: GraphFacts) -> None:
+        """Describe the inputs and outputs."""
+        for arg in native.get_inputs():
+            self._inputs[arg.name] = input_spec(arg, facts)
+        for arg in native.get_outputs():
+            self._outputs[arg.name] = output_of(arg, facts)
 
     def _check_by_value(self) -> None:
         """Raise if not all inputs and outputs can be OrtValues."""
@@ -300,11 +304,12 @@ def _copied(value: Any) -> Array:
     if "bfloat16" not in value.data_type():
         return np.array(value.numpy())
     shape = tuple(value.shape())
-    size = math.prod(shape) * 2
+    size = 2 * math.prod(shape)
     raw = b""
     if size:
         raw = ctypes.string_at(value.data_ptr(), size)
-    return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(shape)
+    numbers = np.frombuffer(bytearray(raw), dtype=np.uint16)
+    return numbers.reshape(shape)
 
 
 def _properties(native: Any) -> dict[str, str]:

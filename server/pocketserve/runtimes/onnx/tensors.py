@@ -80,16 +80,20 @@ class SequenceOutput(NamedTuple):
         elements = self.specs[0]
         if not items:
             sizes = [max(size, 0) for size in elements.shape[1:]]
-            return np.empty((0, *sizes), DATATYPES[elements.datatype].typestr)
+            kind = DATATYPES[elements.datatype].typestr
+            return np.empty((0, *sizes), kind)
         shapes = {item.shape for item in items}
         if len(shapes) == 1:
             return np.stack(items)
-        return np.concatenate([item.reshape(-1) for item in items])
+        flat = [item.reshape(-1) for item in items]
+        return np.concatenate(flat)
 
     def _shapes(self, items: Sequence[Array]) -> Array:
         """Return a row with each array's shape, padded with -1."""
-        least = max(self.specs[1].shape[-1], 0)
-        rank = max((item.ndim for item in items), default=least)
+        shapes = self.specs[1]
+        least = max(shapes.shape[-1], 0)
+        ranks = [item.ndim for item in items]
+        rank = max(ranks, default=least)
         rows = np.full((len(items), rank), -1, np.int64)
         for row, item in zip(rows, items, strict=True):
             row[: item.ndim] = item.shape
@@ -97,11 +101,16 @@ class SequenceOutput(NamedTuple):
 
     def learned(self, probe: Probe) -> SequenceOutput:
         """Return the output with the shapes from runs on zeros."""
-        elements, shapes = map(probe.learned, self.specs)
+        elements = probe.learned(self.specs[0])
+        shapes = probe.learned(self.specs[1])
         # The number of elements may depend on the values, so it stays free.
-        elements = elements._replace(shape=(-1, *elements.shape[1:]))
-        shapes = shapes._replace(shape=(-1, *shapes.shape[1:]))
-        return self._replace(specs=(elements, shapes))
+        element_sizes = (-1, *elements.shape[1:])
+        shape_sizes = (-1, *shapes.shape[1:])
+        specs = (
+            elements._replace(shape=element_sizes),
+            shapes._replace(shape=shape_sizes),
+        )
+        return self._replace(specs=specs)
 
 
 class MapOutput(NamedTuple):
@@ -128,7 +137,8 @@ class MapOutput(NamedTuple):
 
     def learned(self, probe: Probe) -> MapOutput:
         """Return the output with the shapes and keys from runs on zeros."""
-        keys, values = map(probe.learned, self.specs)
+        keys = probe.learned(self.specs[0])
+        values = probe.learned(self.specs[1])
         names = probe.results[0][keys.name].tolist()
         return self._replace(specs=(keys, values), keys=tuple(names))
 
@@ -139,8 +149,10 @@ def _table_of(
     """Return the maps' values [rows, names]; NaN for a missing name."""
     cells = []
     for row in rows:
-        cells.append([row.get(name, math.nan) for name in names])
-    table = np.array(cells, DATATYPES[datatype].typestr)
+        values = [row.get(name, math.nan) for name in names]
+        cells.append(values)
+    kind = DATATYPES[datatype].typestr
+    table = np.array(cells, kind)
     return table.reshape(len(rows), len(names))
 
 
@@ -195,16 +207,23 @@ def output_of(arg: Any, facts: GraphFacts) -> Output:
 
 
 def _sequence_output(arg: Any, element: str) -> SequenceOutput:
-    elements = TensorSpec(arg.name, _datatype(arg, element), (-1,))
+    """Describe a sequence of arrays."""
+    datatype = _datatype(arg, element)
+    elements = TensorSpec(arg.name, datatype, (-1,))
     shapes = TensorSpec(f"{arg.name}.shapes", "INT64", (-1, -1))
     return SequenceOutput((elements, shapes))
 
 
 def _map_output(arg: Any, kind: re.Match[str]) -> MapOutput:
+    """Describe a map, or a sequence of maps."""
     is_sequence, key_type, value_type = kind.groups()
-    keys = TensorSpec(f"{arg.name}.keys", _datatype(arg, key_type), (-1,))
-    shape = (-1, -1) if is_sequence else (-1,)
-    values = TensorSpec(f"{arg.name}.values", _datatype(arg, value_type), shape)
+    key_datatype = _datatype(arg, key_type)
+    value_datatype = _datatype(arg, value_type)
+    shape: tuple[int, ...] = (-1,)
+    if is_sequence:
+        shape = (-1, -1)
+    keys = TensorSpec(f"{arg.name}.keys", key_datatype, (-1,))
+    values = TensorSpec(f"{arg.name}.values", value_datatype, shape)
     return MapOutput((keys, values))
 
 
@@ -216,8 +235,10 @@ def _tensor_spec(arg: Any, element: str, facts: GraphFacts) -> tuple[TensorSpec,
     shape = []
     for size in arg.shape:
         # Names and None are free dimensions.
-        is_fixed = isinstance(size, int) and size >= 0
-        shape.append(size if is_fixed else -1)
+        if isinstance(size, int) and size >= 0:
+            shape.append(size)
+        else:
+            shape.append(-1)
     return TensorSpec(arg.name, datatype, tuple(shape)), False
 
 

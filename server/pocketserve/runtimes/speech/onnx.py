@@ -123,7 +123,8 @@ class Decoder:
             if isinstance(length, int):
                 shape[axis] = length
         shape[0] = 1
-        return self._value_of(np.zeros(shape, _KINDS.get(arg.type, np.float32)))
+        kind = _KINDS.get(arg.type, np.float32)
+        return self._value_of(np.zeros(shape, kind))
 
 
 class WhisperOnnxSession:

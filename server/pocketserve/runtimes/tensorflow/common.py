@@ -190,28 +190,33 @@ def _tensor_specs(specs: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
 def tensor_spec(name: str, spec: Any) -> TensorSpec:
     """Return the spec of anything with ``dtype`` and ``shape``."""
     dtype = getattr(spec, "dtype", None)
-    if (
-        dtype is None
-        or not hasattr(spec, "shape")
-        or type(spec).__name__ in ("RaggedTensorSpec", "SparseTensorSpec")
-    ):
+    is_dense = type(spec).__name__ not in ("RaggedTensorSpec", "SparseTensorSpec")
+    if dtype is None or not hasattr(spec, "shape") or not is_dense:
         raise ModelLoadError(
             f"tensor {name!r} is sparse, ragged or no tensor at all, which cannot be served"
         )
-    try:
-        datatype = (
-            "BF16" if dtype.name == "bfloat16" else datatype_of(dtype.as_numpy_dtype)
-        )
-    except (ValueError, TypeError) as error:
-        raise ModelLoadError(
-            f"tensor {name!r} has type {dtype.name}, which cannot be served"
-        ) from error
+    datatype = _datatype(name, dtype)
     if spec.shape.rank is None:
         return TensorSpec(name, datatype, (-1,), open=True)
     sizes = []
     for size in spec.shape.as_list():
-        sizes.append(-1 if size is None else int(size))
+        if size is None:
+            sizes.append(-1)
+        else:
+            sizes.append(int(size))
     return TensorSpec(name, datatype, tuple(sizes))
+
+
+def _datatype(name: str, dtype: Any) -> str:
+    """Return the protocol's name of a type."""
+    if dtype.name == "bfloat16":
+        return "BF16"
+    try:
+        return datatype_of(dtype.as_numpy_dtype)
+    except (ValueError, TypeError) as error:
+        raise ModelLoadError(
+            f"tensor {name!r} has type {dtype.name}, which cannot be served"
+        ) from error
 
 
 def input_converters(

@@ -151,9 +151,9 @@ def _weight_bytes(tf: Any, model: Any) -> int:
     """Return the memory of a model's variables."""
     total = 0
     for variable in model.variables:
-        count = math.prod(int(size or 1) for size in variable.shape)
+        sizes = [int(size or 1) for size in variable.shape]
         item_bytes = tf.as_dtype(variable.dtype).size
-        total += count * int(item_bytes or 1)
+        total += math.prod(sizes) * int(item_bytes or 1)
     return total
 
 
@@ -360,9 +360,19 @@ def _output_names(model: Any, count: int) -> list[str]:
     structure = getattr(model, "_outputs_struct", None)
     if isinstance(structure, Mapping) and len(structure) == count:
         return sorted(map(str, structure))  # the order in which TensorFlow flattens
-    names = [str(name) for name in getattr(model, "output_names", None) or ()]
-    if not names and count == 1 and getattr(model, "layers", None):
-        names = [str(model.layers[-1].name)]  # a Sequential model does not list names
+    names = _layer_names(model, count)
     if len(names) != count or len(set(names)) != count:
         return [f"output_{position}" for position in range(count)]
     return names
+
+
+def _layer_names(model: Any, count: int) -> list[str]:
+    """Return the names of the layers with outputs; empty if unknown."""
+    names = getattr(model, "output_names", None)
+    if names:
+        return [str(name) for name in names]
+    # A Sequential model does not list names.
+    layers = getattr(model, "layers", None)
+    if count == 1 and layers:
+        return [str(layers[-1].name)]
+    return []

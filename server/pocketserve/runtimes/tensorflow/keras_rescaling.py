@@ -55,26 +55,39 @@ def _first_layer(model: Mapping[str, Any], depth: int) -> Mapping[str, Any] | No
     A model that branches before, or has several inputs, has none: the layer that
     branches stands for it, unless it is the outermost one.
     """
-    config = model.get("config")
-    layers = config.get("layers") if isinstance(config, Mapping) else None
-    if not isinstance(layers, list) or depth > MAX_DEPTH:
-        return None if depth == 0 else model
-    inputs = [layer for layer in layers if _class_of(layer) == "InputLayer"]
-    if len(inputs) > 1:
+    layers = _layers_of(model)
+    if layers is None or depth > MAX_DEPTH:
+        if depth == 0:
+            return None
+        return model
+    names = [_class_of(layer) for layer in layers]
+    if names.count("InputLayer") > 1:
         return model
     sources = [_sources_of(layer) for layer in layers]
     uses = Counter(chain.from_iterable(sources))
-    for layer, names in zip(layers, sources, strict=True):
-        name = _class_of(layer)
-        if any(uses[source] > 1 for source in names):
+    for layer, name, layer_sources in zip(layers, names, sources, strict=True):
+        if any(uses[source] > 1 for source in layer_sources):
             return model
         if name in _MODELS:
             inner = _first_layer(layer, depth + 1)
             if inner is not None:
                 return inner
         elif name not in _NEUTRAL and not name.startswith("Random"):
-            return layer if isinstance(layer, Mapping) else model
+            if isinstance(layer, Mapping):
+                return layer
+            return model
     return None
+
+
+def _layers_of(model: Mapping[str, Any]) -> list[Any] | None:
+    """Return a model's layers, or None if they are no list."""
+    config = model.get("config")
+    if not isinstance(config, Mapping):
+        return None
+    layers = config.get("layers")
+    if not isinstance(layers, list):
+        return None
+    return layers
 
 
 def _sources_of(layer: object) -> set[str]:
@@ -123,8 +136,12 @@ def _numbers(value: object) -> list[float]:
     """Return the numbers of a possibly nested list; empty if there are others."""
     if isinstance(value, Mapping):  # a serialized array
         inner = value.get("config")
-        value = inner.get("value") if isinstance(inner, Mapping) else None
-    items: list[Any] = value if isinstance(value, list) else [value]
+        value = None
+        if isinstance(inner, Mapping):
+            value = inner.get("value")
+    items: list[Any] = [value]
+    if isinstance(value, list):
+        items = value
     while len(items) == 1 and isinstance(items[0], list):
         items = items[0]
     if all(type(item) in (int, float) for item in items):

@@ -93,9 +93,13 @@ def _choose_tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
     for graph in graphs:
         if set(graph.tags) == {_SERVE_TAG} or len(graphs) == 1:
             return graph.tags
-    tags = "; ".join(", ".join(graph.tags) or "none" for graph in graphs)
+    texts = []
+    for graph in graphs:
+        text = ", ".join(graph.tags)
+        texts.append(text or "none")
     raise ModelLoadError(
-        f"no graph of the SavedModel {folder.name} has the tag 'serve' alone; it has {tags}"
+        f"no graph of the SavedModel {folder.name} has the tag 'serve' alone; "
+        f"it has {'; '.join(texts)}"
     )
 
 
@@ -104,15 +108,19 @@ def _load(
 ) -> tuple[common.LoadedObject, str]:
     """Load a model with the chosen loader, else the first that works."""
     loaders = {"v2": (_load_v2, ""), "v1": (_load_v1, " (v1 loader)")}
+    choices = list(loaders.values())
+    if loader:
+        choices = [loaders[loader]]
     reasons: dict[str, None] = {}
-    for load, mark in (loaders[loader],) if loader else loaders.values():
+    for load, mark in choices:
         try:
             return load(tf, folder, tags, threads), mark
         except Exception as error:
             # Loaders raise anything for files that they can't load.
             reasons[f"{common.error_text(error)}{mark}"] = None
     raise ModelLoadError(
-        f"TensorFlow cannot load the SavedModel {folder.name}: {'; '.join(reasons)}; if it was copied, copy it again"
+        f"TensorFlow cannot load the SavedModel {folder.name}: {'; '.join(reasons)}; "
+        "if it was copied, copy it again"
     )
 
 
@@ -136,11 +144,10 @@ def _v2_entry(tf: Any, function: Any) -> common.EntryPoint:
     converters = common.input_converters(tf, inputs)
 
     def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
-        results = _by_name(
-            function(
-                **{name: convert(arrays[name]) for name, convert in converters.items()}
-            )
-        )
+        values = {}
+        for name, convert in converters.items():
+            values[name] = convert(arrays[name])
+        results = _by_name(function(**values))
         return [results[name].numpy() for name in outputs]
 
     return common.make_entry(tf, inputs, outputs, invoke)
@@ -167,7 +174,9 @@ def _by_name(outputs: Any) -> Mapping[str, Any]:
     """Return a signature's outputs by name; old files may have a list."""
     if isinstance(outputs, Mapping):
         return outputs
-    items = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    items = [outputs]
+    if isinstance(outputs, list | tuple):
+        items = list(outputs)
     return {f"output_{index}": item for index, item in enumerate(items)}
 
 
@@ -239,9 +248,13 @@ def _v1_tensor(session: Any, name: str, info: Any) -> Any:
         )
     tensor = session.graph.get_tensor_by_name(info.name)
     if tensor.shape.rank is None and not info.tensor_shape.unknown_rank:
-        tensor.set_shape(
-            [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim]
-        )
+        sizes: list[int | None] = []
+        for dim in info.tensor_shape.dim:
+            if dim.size < 0:
+                sizes.append(None)
+            else:
+                sizes.append(dim.size)
+        tensor.set_shape(sizes)
     return tensor
 
 

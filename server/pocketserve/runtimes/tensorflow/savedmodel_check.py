@@ -275,10 +275,15 @@ class _Paths:
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def contain(self, scope: Function | None, tensor: str) -> bool:
-        key = (scope.name if scope else "", node_name(tensor))
+        """Return whether a tensor is such a path."""
+        name = node_name(tensor)
+        scope_name = ""
+        if scope is not None:
+            scope_name = scope.name
+        key = (scope_name, name)
         if key not in self._verdicts:
             self._verdicts[key] = False  # a cycle has no origin
-            self._verdicts[key] = self._comes_from_loader(scope, key[1])
+            self._verdicts[key] = self._comes_from_loader(scope, name)
         return self._verdicts[key]
 
     def _comes_from_loader(self, scope: Function | None, name: str) -> bool:
@@ -325,8 +330,10 @@ class _Paths:
         handles = []
         for scope in self._scopes:
             for node in scope.nodes.values():
+                if "VarHandleOp" not in node.ops:
+                    continue
                 names = (node.name, *node.shared_names)
-                if "VarHandleOp" in node.ops and not shared.isdisjoint(names):
+                if not shared.isdisjoint(names):
                     handles.append(node)
         return handles == [variable]
 
@@ -335,22 +342,29 @@ class _Paths:
         verdicts = []
         for scope, nodes in self._scopes:
             for node in nodes.values():
-                if function.name not in node.calls and function.name not in node.ops:
-                    continue
-                is_plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
-                verdicts.append(is_plain and self.contain(scope, node.inputs[index]))
+                if function.name in node.calls or function.name in node.ops:
+                    verdicts.append(self._passes(scope, node, index))
         captured = self._graph.captured.get(function.name)
         if captured is not None:
-            position = index - (len(function.arguments) - len(captured))
-            verdicts.append(self._is_captured(captured, position))
+            first_captured = len(function.arguments) - len(captured)
+            verdicts.append(self._is_captured(captured, index - first_captured))
         return bool(verdicts) and all(verdicts)
+
+    def _passes(self, scope: Function | None, node: Node, index: int) -> bool:
+        """Return whether a call passes such a path as an argument."""
+        is_plain = set(node.ops) <= _PLAIN_CALLS
+        if not is_plain or index >= len(node.inputs):
+            return False
+        return self.contain(scope, node.inputs[index])
 
     def _is_captured(self, captured: Sequence[int], position: int) -> bool:
         """Return whether a captured object is such a path."""
         if not 0 <= position < len(captured):
             return False
         number = captured[position]
-        return 0 <= number < len(self._kinds) and self._kinds[number]
+        if not 0 <= number < len(self._kinds):
+            return False
+        return self._kinds[number]
 
 
 def _tensor(name: str) -> str:

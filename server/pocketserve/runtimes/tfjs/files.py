@@ -56,15 +56,17 @@ def read_files(path: Path) -> ModelFiles:
             f"{str(error)[:100]}); copy or convert it again"
         ) from error
     shards: list[Path] = []
+    memory_bytes = 0
     for group in groups:
         shards += group.files
+        memory_bytes += group.memory_bytes
     return ModelFiles(
         path=path.absolute(),
         title=title,
         shards=tuple(shards),
         graph=is_graph,
         signature=signature,
-        memory_bytes=sum(group.memory_bytes for group in groups),
+        memory_bytes=memory_bytes,
         stateful=is_stateful,
     )
 
@@ -100,17 +102,19 @@ class _WeightGroup(NamedTuple):
 
 def _check_group(model: Path, title: str, group: Mapping[str, Any]) -> _WeightGroup:
     """Check the files of a group of weights."""
+    names = group["paths"]
     files = []
     file_bytes = 0
-    for name in group["paths"]:
+    for name in names:
         path, size = weight_file(model, title, name, _NO_FILE)
         files.append(path)
         file_bytes += size
-    elements = sum(_count(weight["shape"]) for weight in group["weights"])
-    expected = _stored_bytes(group["weights"])
+    weights = group["weights"]
+    elements = sum(_count(weight["shape"]) for weight in weights)
+    expected = _stored_bytes(weights)
     if expected is not None and file_bytes != expected:
         raise ModelLoadError(
-            f"{title}: the weights in {_listed(group['paths'])} have {file_bytes} "
+            f"{title}: the weights in {_listed(names)} have {file_bytes} "
             f"bytes and must have {expected}; copy the files again"
         )
     return _WeightGroup(files, 4 * elements)

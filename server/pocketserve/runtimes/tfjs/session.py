@@ -171,22 +171,17 @@ class TfjsSession:
         return answer
 
     def _compute(self, inputs: Mapping[str, Array]) -> list[Array]:
-        arrays = [
-            np.ascontiguousarray(inputs[s.name], dtype=DTYPES[DTYPE_NAMES[s.datatype]])
-            for s in self.inputs
-        ]
-        entries = [
-            {
-                "dtype": DTYPE_NAMES[spec.datatype],
-                "shape": list(inputs[spec.name].shape),
-                "bytes": array.nbytes,
-            }
-            for spec, array in zip(self.inputs, arrays, strict=True)
-        ]
-        payload = [array.reshape(-1).view(np.uint8).data for array in arrays]
-        answer, data = self._ask(
-            {"op": "run", "model": self._name, "inputs": entries}, payload
-        )
+        """Run the model in the process."""
+        entries = []
+        payload = []
+        for spec in self.inputs:
+            array = inputs[spec.name]
+            dtype = DTYPE_NAMES[spec.datatype]
+            values = np.ascontiguousarray(array, dtype=DTYPES[dtype])
+            payload.append(values.reshape(-1).view(np.uint8).data)
+            entries.append(_entry(dtype, array.shape, values.nbytes))
+        request = {"op": "run", "model": self._name, "inputs": entries}
+        answer, data = self._ask(request, payload)
         return _read_arrays(answer["outputs"], data)
 
     def _ask(
@@ -223,6 +218,11 @@ class TfjsSession:
                 else spec
                 for spec in self.outputs
             ]
+
+
+def _entry(dtype: str, shape: Sequence[int], size: int) -> dict[str, Any]:
+    """Describe an array in a request to the process."""
+    return {"dtype": dtype, "shape": list(shape), "bytes": size}
 
 
 class StatefulTfjsSession(TfjsSession):

@@ -61,16 +61,18 @@ def input_specs(
 def _input_spec(
     entry: Mapping[str, Any], aliases: tuple[str, ...], title: str
 ) -> TensorSpec:
+    """Describe an input."""
     name = str(entry["name"])
     dtype = entry["dtype"]
     if dtype not in DATATYPES:
         raise ModelLoadError(
             f"input {name!r} of {title} is of type {dtype}, which cannot be served"
         )
+    datatype = DATATYPES[dtype]
     if entry["shape"] is None:
-        return TensorSpec(name, DATATYPES[dtype], (-1,), aliases=aliases, open=True)
+        return TensorSpec(name, datatype, (-1,), aliases=aliases, open=True)
     shape = _free(entry["shape"])
-    return TensorSpec(name, DATATYPES[dtype], shape, aliases=aliases)
+    return TensorSpec(name, datatype, shape, aliases=aliases)
 
 
 def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[TensorSpec]:
@@ -96,15 +98,19 @@ def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[Tens
 
 
 def _output_spec(entry: Mapping[str, Any], info: Mapping[str, Any]) -> TensorSpec:
+    """Describe an output; its entry of the signature takes precedence."""
     name = str(entry["name"])
     tensor = str(info.get("name", name))
     aliases = _aliases(name, tensor, _node(tensor))
     dtype = _graph_dtype(info.get("dtype")) or entry["dtype"]
-    shape = _graph_shape(info) if info else entry["shape"]
+    shape = entry["shape"]
+    if info:
+        shape = _graph_shape(info)
     if dtype not in DATATYPES or shape is None:
         datatype = DATATYPES.get(dtype or "", "FP32")
         return TensorSpec(name, datatype, (-1,), aliases=aliases, open=True)
-    return TensorSpec(name, DATATYPES[dtype], _free(shape), aliases=aliases)
+    datatype = DATATYPES[dtype]
+    return TensorSpec(name, datatype, _free(shape), aliases=aliases)
 
 
 def _infos(files: ModelFiles, role: str) -> dict[str, Mapping[str, Any]]:
@@ -159,6 +165,8 @@ def _free(shape: Iterable[Any]) -> tuple[int, ...]:
     """Return sizes with -1 for the unknown ones."""
     sizes = []
     for size in shape:
-        is_known = size is not None and int(size) >= 0
-        sizes.append(int(size) if is_known else -1)
+        if size is None or int(size) < 0:
+            sizes.append(-1)
+        else:
+            sizes.append(int(size))
     return tuple(sizes)

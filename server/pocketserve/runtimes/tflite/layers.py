@@ -56,13 +56,15 @@ def _invoke(interpreter: Any, entry: GraphEntry, inputs: Mapping[str, Array]) ->
 
 
 def _read_layers(interpreter: Any, operators: Sequence[Any]) -> list[LayerOutput]:
+    """Return the results of all operators, in order."""
     tensors = {}
     for details in interpreter.get_tensor_details():
         tensors[details["index"]] = details
     quantized = _quantized_tensors(tensors, operators)
     layers = []
     for operator in operators:
-        for index in map(int, operator["outputs"]):
+        for output in operator["outputs"]:
+            index = int(output)
             layer = _layer(interpreter, tensors.get(index), operator["op_name"])
             if layer is not None:
                 layers.append(layer._replace(quantized=index in quantized))
@@ -73,8 +75,14 @@ def _quantized_tensors(
     tensors: Mapping[int, Any], operators: Sequence[Any]
 ) -> set[int]:
     """Return the quantised tensors and those computed from quantised weights."""
-    quantized = {index for index in tensors if _is_quantized(tensors[index])}
-    dequantize = [each for each in operators if each["op_name"] == "DEQUANTIZE"]
+    quantized = set()
+    for index, details in tensors.items():
+        if _is_quantized(details):
+            quantized.add(index)
+    dequantize = []
+    for operator in operators:
+        if operator["op_name"] == "DEQUANTIZE":
+            dequantize.append(operator)
     quantized |= _outputs_from(quantized, dequantize)
     return quantized | _outputs_from(quantized, operators)
 
@@ -102,11 +110,19 @@ def _layer(interpreter: Any, details: Any, operator: str) -> LayerOutput | None:
         array = np.array(interpreter.get_tensor(details["index"]))
     except ValueError:  # a temporary tensor, or one of a branch that did not run
         return None
-    scales = details["quantization_parameters"]["scales"]
+    numbers = _real_numbers(array, details["quantization_parameters"])
+    if numbers is None:
+        return None
+    return LayerOutput(details["name"], operator, numbers)
+
+
+def _real_numbers(array: Array, quantization: Mapping[str, Any]) -> Array | None:
+    """Return real numbers, dequantised if there is one scale; else None."""
     if array.dtype.kind == "f":
-        return LayerOutput(details["name"], operator, array)
+        return array
+    scales = quantization["scales"]
     if array.dtype.kind not in "iu" or len(scales) != 1:
         return None
-    zero = int(details["quantization_parameters"]["zero_points"][0])
-    numbers = (array.astype(np.float32) - zero) * scales[0]
-    return LayerOutput(details["name"], operator, numbers)
+    zero = int(quantization["zero_points"][0])
+    numbers: Array = (array.astype(np.float32) - zero) * scales[0]
+    return numbers

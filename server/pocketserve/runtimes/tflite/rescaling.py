@@ -58,11 +58,14 @@ def _code(root: FlatTable, number: int) -> int:
 
 def _constant(root: FlatTable, graph: FlatTable, number: int) -> tuple[float, ...]:
     """Return the numbers of a small constant; empty for other tensors."""
-    tensor = graph.element(0, number) if number >= 0 else None
+    if number < 0:
+        return ()
+    tensor = graph.element(0, number)
     if tensor is None or tensor.integer(1, "b") != _FLOAT32:
         return ()
     buffer = root.element(4, tensor.integer(2, "I"))
     if buffer is None or not 0 < buffer.extent(0) <= _MAX_CONSTANT_BYTES:
         return ()
     raw = buffer.blob(0, _MAX_CONSTANT_BYTES)
-    return struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])
+    count = len(raw) // 4
+    return struct.unpack_from(f"<{count}f", raw)

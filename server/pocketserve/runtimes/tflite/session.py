@@ -117,21 +117,26 @@ class TfliteSession:
         self._bypassing = False
         self._interpreter: Any = opener.open_allocated()
         self.device = opener.device
-        self._main = self._default = tensors.main_entry(self._interpreter)
+        self._main = tensors.main_entry(self._interpreter)
+        self._default = self._main
         if any(spec.shape == () for spec, _ in self._main.outputs):
             self._learn_outputs()
         self._entries = self._read_signatures()
         default = self._entries.get("serving_default", self._main)
-        self._default = default if default.runner is not None else self._main
-        specs = self._default.signature()
+        if default.runner is None:
+            default = self._main
+        self._default = default
+        specs = default.signature()
         self.inputs: Sequence[TensorSpec] = specs.inputs
         self.outputs: Sequence[TensorSpec] = specs.outputs
-        self.signatures: Mapping[str, Signature] = {
-            name: entry.signature() for name, entry in self._entries.items()
-        }
+        self.signatures: Mapping[str, Signature] = self._signatures()
         self.runtime = runtime
         tensor_bytes = sum(map(byte_size, (*self.inputs, *self.outputs)))
         self.memory_bytes = file_bytes + tensor_bytes
+
+    def _signatures(self) -> dict[str, Signature]:
+        """Return the specs of each signature."""
+        return {name: entry.signature() for name, entry in self._entries.items()}
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None

@@ -117,7 +117,8 @@ def _with_shapes_of(
     shaped = []
     for tensor in outputs:
         shape = shapes.get(tensor.number, tensor.spec.shape)
-        shaped.append(tensor._replace(spec=tensor.spec._replace(shape=shape)))
+        spec = tensor.spec._replace(shape=shape)
+        shaped.append(tensor._replace(spec=spec))
     return tuple(shaped)
 
 
@@ -129,14 +130,15 @@ def with_aliases(main: GraphEntry, signature: GraphEntry) -> GraphEntry:
     """Add a signature's tensor names to the main graph as aliases."""
 
     def add(tensor: ModelTensor, signed: Sequence[ModelTensor]) -> ModelTensor:
-        names = (spec.name for spec, number in signed if number == tensor.number)
-        aliases = tuple(name for name in names if name != tensor.spec.name)
-        return tensor._replace(spec=tensor.spec._replace(aliases=aliases))
+        aliases = []
+        for spec, number in signed:
+            if number == tensor.number and spec.name != tensor.spec.name:
+                aliases.append(spec.name)
+        return tensor._replace(spec=tensor.spec._replace(aliases=tuple(aliases)))
 
     inputs = tuple(add(tensor, signature.inputs) for tensor in main.inputs)
-    return GraphEntry(
-        inputs, tuple(add(tensor, signature.outputs) for tensor in main.outputs)
-    )
+    outputs = tuple(add(tensor, signature.outputs) for tensor in main.outputs)
+    return GraphEntry(inputs, outputs)
 
 
 def _model_tensor(name: str, details: Mapping[str, Any]) -> ModelTensor:

@@ -61,9 +61,7 @@ class Archive:
                 "again"
             ) from error
         lower = [name.lower() for name in self.names]
-        has_twins = len(set(lower)) != len(lower)
-        has_long_name = any(len(name) > MAX_NAME for name in lower)
-        if has_twins or has_long_name or "model.json" in lower:
+        if _are_ambiguous(lower):
             raise ModelLoadError(
                 f"{path.name} has members that could be taken for one another; save it "
                 "again"
@@ -121,6 +119,13 @@ class Archive:
         if record is None:
             raise PickleError(f"the data of a weight ({name[:80]!r}) is missing")
         return int(self._reader.get_record_size(record))
+
+
+def _are_ambiguous(names: Sequence[str]) -> bool:
+    """Return whether names in lower case are equal, too long, or reserved."""
+    if len(set(names)) != len(names) or "model.json" in names:
+        return True
+    return any(len(name) > MAX_NAME for name in names)
 
 
 class _Opaque:
@@ -238,16 +243,22 @@ def _joined(source: Any, sizes: Sequence[int]) -> _JoinedSource:
 def _rebuild_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, *_: Any
 ) -> _Opaque:
-    numbers = (offset, *size, *stride)
-    plain = all(type(number) is int and 0 <= number < 2**62 for number in numbers)
-    if not isinstance(storage, _Storage) or not plain or len(size) != len(stride):
-        raise PickleError("a weight is described in an unknown way")
+    """Check a weight; it must lie in its storage."""
+    for number in (offset, *size, *stride):
+        if type(number) is not int or not 0 <= number < 2**62:
+            raise _unknown_weight()
+    if not isinstance(storage, _Storage) or len(size) != len(stride):
+        raise _unknown_weight()
     end = offset + 1
     for count, step in zip(size, stride, strict=True):
         end += (count - 1) * step
     if prod(size) and end > storage.items:
         raise PickleError("a weight lies outside of its own bytes")
     return _Opaque()
+
+
+def _unknown_weight() -> PickleError:
+    return PickleError("a weight is described in an unknown way")
 
 
 _BUILTINS: dict[str, Any] = {

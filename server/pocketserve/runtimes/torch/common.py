@@ -163,8 +163,11 @@ def probe_outputs(
         return _leaf_specs(torch, leaves)
 
     has_free_sizes = any(-1 in spec.shape[len(spec.shape) > 1 :] for spec in inputs)
+    sizes: Sequence[int] = _PROBE_SIZES[:1]
+    if has_free_sizes:
+        sizes = _PROBE_SIZES
     failure: Exception | None = None
-    for size in _PROBE_SIZES if has_free_sizes else _PROBE_SIZES[:1]:
+    for size in sizes:
         try:
             specs = specs_at(size)
         except ModelLoadError:
@@ -174,14 +177,20 @@ def probe_outputs(
             continue
         if has_free_sizes:
             with suppress(Exception):
-                return list(map(_where_equal, specs, specs_at(size + 16)))
+                other_specs = specs_at(size + 16)
+                return list(map(_where_equal, specs, other_specs))
         return specs
     assert failure is not None
+    raise _first_run_error(inputs, failure, advice) from failure
+
+
+def _first_run_error(
+    inputs: Sequence[TensorSpec], failure: Exception, advice: str
+) -> FirstRunError:
+    """Return the error of a model that rejects zeros."""
     shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in inputs)
     reason = f"{type(failure).__name__}: {error_message(failure)}"
-    raise FirstRunError(
-        f"a first run on zeros ({shapes}) failed: {reason}; {advice}"
-    ) from failure
+    return FirstRunError(f"a first run on zeros ({shapes}) failed: {reason}; {advice}")
 
 
 def _leaf_specs(torch: Any, leaves: Iterable[tuple[str, Any]]) -> list[TensorSpec]:
@@ -202,7 +211,10 @@ def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
         return spec
     shape = []
     for size, other_size in zip(spec.shape, other.shape, strict=True):
-        shape.append(size if size == other_size else -1)
+        if size == other_size:
+            shape.append(size)
+        else:
+            shape.append(-1)
     return spec._replace(shape=tuple(shape))
 
 
@@ -245,11 +257,8 @@ def _path_name(path: Sequence[str | int]) -> str | None:
 def _leaves(
     value: Any, path: tuple[str | int, ...]
 ) -> Iterable[tuple[tuple[str | int, ...], Any]]:
-    names = getattr(value, "_fields", None)
-    if isinstance(value, tuple) and names is not None:
-        value = dict(zip(names, value, strict=True))
-    elif is_dataclass(value) and not isinstance(value, type | Mapping):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    """Yield the path and value of each leaf of a nested result."""
+    value = _with_names(value)
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, (*path, str(key)))
@@ -258,6 +267,16 @@ def _leaves(
             yield from _leaves(item, (*path, index))
     else:
         yield path, value
+
+
+def _with_names(value: Any) -> Any:
+    """Return named tuples and dataclasses as dictionaries, and others as they are."""
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return dict(zip(names, value, strict=True))
+    if is_dataclass(value) and not isinstance(value, type | Mapping):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value
 
 
 def _is_plain_list(value: Any) -> bool:
@@ -282,17 +301,22 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
         return _tensor_array(torch, leaf, datatype)
     if leaf is None:
         return np.empty(0, np.float32)
-    items = leaf if isinstance(leaf, list) else [leaf]
+    if isinstance(leaf, list):
+        return _plain_array(leaf, type(leaf).__name__)
+    return _plain_array([leaf], type(leaf).__name__).reshape(())
+
+
+def _plain_array(items: list[Any], kind: str) -> Array:
+    """Return texts or numbers as an array.
+
+    Args:
+        kind: of the model's result, for the error message.
+    """
     if items and all(isinstance(item, str) for item in items):
-        array = np.array([item.encode() for item in items], dtype=object)
-    elif all(isinstance(item, int | float) for item in items):
-        array = np.array(items)
-    else:
-        raise TypeError(
-            f"the model returns {type(leaf).__name__}, which is neither numbers nor "
-            "text"
-        )
-    return array if isinstance(leaf, list) else array.reshape(())
+        return np.array([item.encode() for item in items], dtype=object)
+    if all(isinstance(item, int | float) for item in items):
+        return np.array(items)
+    raise TypeError(f"the model returns {kind}, which is neither numbers nor text")
 
 
 def _tensor_array(torch: Any, leaf: Any, datatype: str | None) -> Array:
@@ -311,8 +335,10 @@ def _tensor_array(torch: Any, leaf: Any, datatype: str | None) -> Array:
 def leaf_spec(torch: Any, name: str, leaf: Any) -> TensorSpec:
     """Return the spec of one result."""
     if isinstance(leaf, torch.Tensor):
-        datatype = datatype_of_torch(plain_tensor(torch, leaf).dtype)
-        return TensorSpec(name, datatype, tuple(map(int, leaf.shape)))
+        tensor = plain_tensor(torch, leaf)
+        datatype = datatype_of_torch(tensor.dtype)
+        shape = tuple(map(int, leaf.shape))
+        return TensorSpec(name, datatype, shape)
     array = leaf_array(torch, leaf)
     return TensorSpec(name, datatype_of(array.dtype), array.shape)
 
@@ -355,11 +381,14 @@ def error_message(error: BaseException, maximum: int = 300) -> str:
     """Return an error's text without TorchScript's traceback."""
     lines = []
     for line in str(error).splitlines():
-        if line.strip():
-            lines.append(line.strip())
+        stripped = line.strip()
+        if stripped:
+            lines.append(stripped)
     if not lines:
         lines.append(type(error).__name__)
-    text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
+    text = lines[0]
+    if "TorchScript interpreter" in text:
+        text = lines[-1]
     return excerpt(_NOISE.sub("", text), maximum)
 
 

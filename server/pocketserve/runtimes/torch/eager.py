@@ -91,11 +91,13 @@ class TorchSession(ModuleSession):
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
         tensors = []
+        names = []
         for spec in self.inputs:
-            tensors.append(to_torch(self._torch, inputs[spec.name], spec))
+            array = inputs[spec.name]
+            tensors.append(to_torch(self._torch, array, spec))
+            names.append(spec.name)
         if not self._by_name:
             return self._call(*tensors)
-        names = [spec.name for spec in self.inputs]
         return self._call(**dict(zip(names, tensors, strict=True)))
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -107,10 +109,13 @@ class TorchSession(ModuleSession):
             result = self._run(inputs)
             return self._results(result)
 
-        specs = probe_outputs(
-            self._torch, run, self.inputs, "check [[inputs]] in model.toml"
+        probed = probe_outputs(
+            self._torch,
+            run,
+            self.inputs,
+            "check [[inputs]] in model.toml",
         )
-        names = [spec.name for spec in specs]
+        names = [spec.name for spec in probed]
         # Dictionaries keep their names.
         if declared and not isinstance(result, Mapping):
             if len(declared) != len(names):
@@ -118,18 +123,16 @@ class TorchSession(ModuleSession):
                     f"the module returns {plural(len(names), 'output')}, model.toml declares {len(declared)}"
                 )
             names = [spec.name for spec in declared]
-        self._result_names = {
-            name: spec.name for name, spec in zip(names, specs, strict=True)
-        }
-        specs = [
-            spec._replace(name=name) for name, spec in zip(names, specs, strict=True)
-        ]
+        specs: dict[str, TensorSpec] = {}
+        for name, spec in zip(names, probed, strict=True):
+            self._result_names[name] = spec.name
+            specs[name] = spec._replace(name=name)
         if declared:
-            _check_declared(declared, {spec.name: spec for spec in specs})
+            _check_declared(declared, specs)
             return tuple(declared)
-        return tuple(
-            map(with_free_rows, specs) if self.inputs[0].shape[:1] == (-1,) else specs
-        )
+        if self.inputs[0].shape[:1] == (-1,):
+            return tuple(map(with_free_rows, specs.values()))
+        return tuple(specs.values())
 
     def _results(self, result: Any) -> list[tuple[str, Any]]:
         """Return the leaves that can be served, without None and other objects."""

@@ -80,8 +80,7 @@ class Pt2Session(ModuleSession):
     def __init__(self, torch: Any, program: Any, threads: int) -> None:
         super().__init__(torch, threads, " (torch.export)")
         self._inputs = _inputs(program)
-        specs = (entry.spec for entry in self._inputs)
-        self.inputs: Sequence[TensorSpec] = [spec for spec in specs if spec is not None]
+        self.inputs: Sequence[TensorSpec] = _without_constants(self._inputs)
         self._nesting = program.call_spec.in_spec
         self.outputs: Sequence[TensorSpec] = _outputs(torch, program)
         self._module = program.module()
@@ -91,7 +90,8 @@ class Pt2Session(ModuleSession):
         self._state: list[tuple[Any, Any]] = []
         for name in sorted(_written(program)):
             tensor = attrgetter(name)(self._module)
-            self._state.append((tensor, tensor.detach().clone()))
+            start = tensor.detach().clone()
+            self._state.append((tensor, start))
         if self._state:
             self.reset = self._reset
 
@@ -138,6 +138,15 @@ class Pt2Session(ModuleSession):
                 raise ValueError(f"input {entry.spec.name!r} takes one whole number")
             return array.item()
         return to_torch(self._torch, array, entry.spec)
+
+
+def _without_constants(inputs: Sequence[_Input]) -> list[TensorSpec]:
+    """Return the specs of the inputs that requests send."""
+    specs = []
+    for entry in inputs:
+        if entry.spec is not None:
+            specs.append(entry.spec)
+    return specs
 
 
 def _written(program: Any) -> set[str]:
@@ -234,7 +243,9 @@ def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
     for entry in _user_arguments(program.graph_signature.output_specs, "USER_OUTPUT"):
         results.append(_placeholder(entry))
     nested = torch.utils._pytree.tree_unflatten(results, program.call_spec.out_spec)
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    values = {}
+    for node in program.graph.nodes:
+        values[node.name] = node.meta.get("val")
     specs = []
     for name, leaf in flatten(nested):
         if isinstance(leaf, _GraphTensor):
@@ -265,7 +276,10 @@ def _spec(name: str, value: Any) -> TensorSpec:
         raise ModelLoadError(f"tensor {name!r} cannot be served: {error}") from error
     shape = []
     for size in value.shape:
-        shape.append(size if type(size) is int else -1)
+        if type(size) is int:
+            shape.append(size)
+        else:
+            shape.append(-1)
     return TensorSpec(name, datatype, tuple(shape))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,21 +55,28 @@ def parse_safetensors(
 ) -> dict[str, StoredTensor]:
     """Parse a file's content; the path is only for messages."""
     header_size = _header_size(path, mapped, max_header)
-    header = _read_header(path, mapped[8 : 8 + header_size])
-    data = memoryview(mapped)[8 + header_size :]
+    start = 8 + header_size
+    header = _read_header(path, mapped[8:start])
+    data = memoryview(mapped)[start:]
     tensors = {}
     for name, entry in header.items():
         tensors[name] = _tensor(path, name, entry, data)
     covered = sum(array.nbytes for _, array in tensors.values())
-    if covered != len(data):
+    size = len(data)
+    if covered != size:
         raise _fault(
-            path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?"
+            path, f"its tensors cover {covered} bytes of {size}; is it truncated?"
         )
+    _check_overlaps(path, header)
+    return tensors
+
+
+def _check_overlaps(path: Path, header: Mapping[str, Any]) -> None:
+    """Raise unless each tensor begins where another ends."""
     spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
     for (_, end), (start, _) in pairwise(spans):
         if end != start:
             raise _fault(path, "its tensors overlap")
-    return tensors
 
 
 def _header_size(path: Path, mapped: bytes | mmap.mmap, maximum: int) -> int:
@@ -118,21 +126,26 @@ def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> StoredTensor
         raise _fault(path, f"the entry of {title} is not understood") from None
     if not all(map(_is_size, numbers)) or not start <= end <= len(data):
         raise _fault(path, f"{title} lies outside the file; is it truncated?")
+    _check_size(path, title, shape, dtype, end - start)
+    try:
+        array = np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
+    except ValueError as error:  # an empty dimension beside one beyond 64 bits
+        raise _fault(path, f"{title}: {error}") from None
+    return StoredTensor(dtype_name, array)
+
+
+def _check_size(
+    path: Path, title: str, shape: Sequence[int], dtype: np.dtype[Any], size: int
+) -> None:
+    """Raise unless a tensor's bytes are as many as its shape needs."""
     if len(shape) > MAX_DIMENSIONS:  # the product of more would take hours
         raise _fault(
             path,
             f"{title} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read",
         )
     expected = math.prod(shape) * dtype.itemsize
-    if expected != end - start:
-        raise _fault(
-            path, f"{title} has {end - start} bytes, its shape needs {expected}"
-        )
-    try:
-        array = np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
-    except ValueError as error:  # an empty dimension beside one beyond 64 bits
-        raise _fault(path, f"{title}: {error}") from None
-    return StoredTensor(dtype_name, array)
+    if expected != size:
+        raise _fault(path, f"{title} has {size} bytes, its shape needs {expected}")
 
 
 def _is_size(value: Any) -> bool:

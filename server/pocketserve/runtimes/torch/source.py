@@ -45,16 +45,23 @@ def check_source(source: bytes) -> None:
     for indent, line in _lines(source):
         while blocks and indent <= blocks[-1][0]:
             blocks.pop()
-        block = blocks[-1][1] if blocks else b""
+        block = b""
+        if blocks:
+            block = blocks[-1][1]
+        _check_no_definition(line[1:])
         word = line[0][1]
-        for kind, value in line[1:]:
-            if kind == "name" and value in (b"def", b"class", b"lambda"):
-                raise SourceError("a definition begins in the middle of a line")
         if word in (b"def", b"class"):
             _check_definition(line, block)
             blocks.append((indent, word))
         elif block != b"def":
             _check_statement(line, block)
+
+
+def _check_no_definition(tokens: Sequence[SourceToken]) -> None:
+    """Raise if a definition begins among tokens."""
+    for kind, value in tokens:
+        if kind == "name" and value in (b"def", b"class", b"lambda"):
+            raise SourceError("a definition begins in the middle of a line")
 
 
 def _check_definition(line: Sequence[SourceToken], block: bytes) -> None:

@@ -9,7 +9,7 @@ count: every module is in evaluation mode.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pocketserve.runtimes.torch.graphs import nodes_of
@@ -79,10 +79,19 @@ def _written(torch: Any, graph: Any) -> set[AttributePath]:
                 written.add(_path_of(node, module))
             # A later in-place write to this attribute also changes those that share
             # its memory.
-            for path, tensor in tensors.items():
-                if aliases.may_contain_alias(value, tensor):
-                    written.add(path)
+            written |= _sharing(aliases, value, tensors)
     return written
+
+
+def _sharing(
+    aliases: Any, value: Any, tensors: Mapping[AttributePath, Any]
+) -> set[AttributePath]:
+    """Return the attributes that may share a value's memory."""
+    paths = set()
+    for path, tensor in tensors.items():
+        if aliases.may_contain_alias(value, tensor):
+            paths.add(path)
+    return paths
 
 
 def _constants(graph: Any) -> list[Any]:
@@ -170,8 +179,11 @@ class _Attribute:
 
     def restore(self) -> None:
         """Restore the value; a tensor keeps its memory, which others may share."""
-        value = self._value if self._tensor else copy.deepcopy(self._copy)
-        if self._tensor and value._version != self._version:
+        if not self._tensor:
+            self._owner.setattr(self._name, copy.deepcopy(self._copy))
+            return
+        value = self._value
+        if value._version != self._version:
             if value.shape != self._copy.shape:  # which no parameter's can be
                 value.resize_(self._copy.shape)
             value.copy_(self._copy)

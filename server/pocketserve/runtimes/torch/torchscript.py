@@ -101,13 +101,16 @@ class ScriptSession(ModuleSession):
         self.memory_bytes = max(weights, file_size(source.path))
 
     def _read_parameters(self) -> Parameters:
+        """Match the arguments of ``forward`` with the declared inputs."""
         arguments = []
         for entry in self._module.forward.schema.arguments[1:]:
             is_optional = entry.has_default_value()
             arguments.append(Argument(entry.name, entry.type, is_optional))
-        source = self._source
-        inputs = source.inputs or _picture_input(arguments, self.properties)
-        return Parameters(self._torch, arguments, source._replace(inputs=inputs))
+        inputs = self._source.inputs
+        if not inputs:
+            inputs = _picture_input(arguments, self.properties)
+        source = self._source._replace(inputs=inputs)
+        return Parameters(self._torch, arguments, source)
 
     def _describe_results(self, restore: Callable[[], None] | None) -> Results:
         """Describe the results, by a run if the inputs are known.
@@ -204,23 +207,29 @@ def _picture_input(
     arguments: Sequence[Argument], properties: Mapping[str, str]
 ) -> tuple[TensorSpec, ...]:
     """Return the input by the file's properties, if possible."""
+    shape = _picture_shape(properties)
+    if len(arguments) != 1 or not arguments[0].is_tensor:
+        return ()
+    for side in shape:
+        if type(side) is not int or not 0 < side <= MAX_SIDE:
+            return ()
+    if not shape:
+        return ()
+    return (TensorSpec(arguments[0].name, "FP32", shape),)
+
+
+def _picture_shape(properties: Mapping[str, str]) -> tuple[Any, ...]:
+    """Return batch, channels, height and width; empty if they are not all known."""
     size = properties.get("imgsz", "")
     if len(size) > MAX_SIZE_TEXT:  # the parser takes much memory for nested brackets
         return ()
     try:
         height, width = ast.literal_eval(size)
-        shape = (
-            int(properties["batch"]),
-            int(properties.get("channels", "3")),
-            height,
-            width,
-        )
+        batch = int(properties["batch"])
+        channels = int(properties.get("channels", "3"))
     except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return ()
-    is_usable = all(type(side) is int and 0 < side <= MAX_SIDE for side in shape)
-    if len(arguments) != 1 or not arguments[0].is_tensor or not is_usable:
-        return ()
-    return (TensorSpec(arguments[0].name, "FP32", shape),)
+    return batch, channels, height, width
 
 
 def _age_of(path: Path) -> str:

@@ -47,9 +47,12 @@ class Argument:
         self.optional = optional
         if type.kind() == "OptionalType":
             type = type.getElementType()
-        self.is_tensor = type.kind() == "TensorType"
-        self.is_list = type.kind() == "ListType"
-        self.kind = type.getElementType().kind() if self.is_list else type.kind()
+        kind = type.kind()
+        self.is_tensor = kind == "TensorType"
+        self.is_list = kind == "ListType"
+        self.kind = kind
+        if self.is_list:
+            self.kind = type.getElementType().kind()
         self.parts: list[Argument] = []
         if type.annotation_str.startswith("Tuple["):  # not a named tuple
             for position, element in enumerate(type.elements()):
@@ -83,10 +86,14 @@ class Parameters:
         leaves: list[Argument] = []
         for argument in self._sent:
             leaves += argument.leaves()
-        specs = match_specs([leaf.name for leaf in leaves], source.inputs, "input")
+        names = [leaf.name for leaf in leaves]
+        specs = match_specs(names, source.inputs, "input")
         self._specs: dict[str, TensorSpec] = {}
         for leaf in leaves:
-            self._specs[leaf.name] = specs.get(leaf.name) or _open_spec(leaf)
+            spec = specs.get(leaf.name)
+            if spec is None:
+                spec = _open_spec(leaf)
+            self._specs[leaf.name] = spec
         self.inputs = tuple(self._specs.values())
 
     def _arguments_from_inputs(
@@ -172,18 +179,25 @@ def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
             return torch.tensor(value)
         if isinstance(value, list) != argument.is_list:
             raise TypeError
-        items = value if argument.is_list else [value]
-        expected = _SCALARS[argument.kind].manifest_type
-        if not all(_has_type(item, expected) for item in items):
-            raise TypeError
-        if argument.kind == "FloatType":
-            items = list(map(float, items))
+        if argument.is_list:
+            return _fixed_items(argument, value)
+        return _fixed_items(argument, [value])[0]
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
         raise ModelLoadError(
             f"model.toml: arguments.{argument.name} must be {argument.type}, not "
             f"{value!r:.80}"
         ) from None
-    return items if argument.is_list else items[0]
+
+
+def _fixed_items(argument: Argument, items: list[Any]) -> list[Any]:
+    """Check items of a manifest, and convert them to the argument's type."""
+    expected = _SCALARS[argument.kind].manifest_type
+    for item in items:
+        if not _has_type(item, expected):
+            raise TypeError
+    if argument.kind == "FloatType":
+        return list(map(float, items))
+    return items
 
 
 def _has_type(value: Any, expected: Any) -> bool:
@@ -279,9 +293,10 @@ class Results:
             # Runs differ in type or rank, so nothing is certain.
             self._open.discard(name)
             return self._specs[name]
-        sizes = []
-        for old, size in zip(spec.shape, shape, strict=True):
-            sizes.append(old if old == size else -1)
+        sizes = list(shape)
+        for axis, size in enumerate(spec.shape):
+            if sizes[axis] != size:
+                sizes[axis] = -1
         return spec._replace(shape=tuple(sizes))
 
 
@@ -335,14 +350,9 @@ def result_structure(kind: Any, value: Any = None) -> Any:
 
 
 def _tuple_structure(kind: Any, value: Any) -> Any:
+    """Return the structure of a tuple's items; by name for a named tuple."""
     elements = kind.elements()
-    parts = [None] * len(elements)
-    if (
-        value is not None
-        and value.node().kind() == "prim::TupleConstruct"
-        and len(value.uses()) == 1
-    ):
-        parts = list(value.node().inputs())
+    parts = _tuple_parts(value, len(elements))
     items = []
     for element, part in zip(elements, parts, strict=True):
         items.append(result_structure(element, part))
@@ -350,6 +360,16 @@ def _tuple_structure(kind: Any, value: Any) -> Any:
     if not fields:
         return items
     return dict(zip(fields, items, strict=True))
+
+
+def _tuple_parts(value: Any, count: int) -> list[Any]:
+    """Return the graph's values of a tuple's items; None for unknown ones."""
+    unknown = [None] * count
+    if value is None or value.node().kind() != "prim::TupleConstruct":
+        return unknown
+    if len(value.uses()) != 1:
+        return unknown
+    return list(value.node().inputs())
 
 
 def _list_structure(element: Any, value: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,13 @@ def load_weights(torch: Any, module: Any, source: ModelSource) -> None:
         ) from None
     missing = [key for key in missing if key not in mapped]
     missing = _without_aliases(missing, tensors)
+    _check_complete(path, missing, unexpected)
+
+
+def _check_complete(
+    path: Path, missing: Sequence[str], unexpected: Sequence[str]
+) -> None:
+    """Raise if a file lacks weights, or has others."""
     faults = []
     if missing:
         faults.append(f"it lacks {listed(missing, 5)}")
@@ -299,14 +306,14 @@ def _unwrapped(
             choices[name] = _without_prefix(value, names)
     fitting = {}
     for name, value in choices.items():
-        if names & set(value):
+        if not names.isdisjoint(value):
             fitting[name] = value
     if len(fitting) == 1:
         return next(iter(fitting.values()))
-    for name in _USUAL_NAMES:
+    for name in (*_USUAL_NAMES, ""):
         if name in fitting:
             return fitting[name]
-    return fitting.get("", state)
+    return state
 
 
 def _is_state_dict(torch: Any, value: Any) -> bool:
