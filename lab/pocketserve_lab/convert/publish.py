@@ -126,20 +126,29 @@ def _check_name(entry: ModelEntry, name: str, kind: str) -> None:
 
 def _choose_file(entry: ModelEntry, name: str, kind: str) -> str:
     """Return a free file name for a new version."""
-    suffix, home = KINDS[kind].suffix, model_folder(entry)
-    stem = entry.name if suffix else kind
-    rest = name.removeprefix(kind).lstrip("-")
-    short = f"{stem}.{rest}{suffix}" if rest else f"{stem}{suffix}"
-    long = f"{entry.name}.{name}{suffix}"
+    home = model_folder(entry)
     used = set()
     if home != entry.folder:
         used = _bare_files(entry)
+    short, long = _file_names(entry, name, kind)
     for file in (short, long):
         if file not in used and not (home / file).exists():
             return file
     raise ConversionError(
         f"{long} is there already and belongs to no version; remove it, or use --name"
     )
+
+
+def _file_names(entry: ModelEntry, name: str, kind: str) -> tuple[str, str]:
+    """Return a short and a long file name for a version."""
+    suffix = KINDS[kind].suffix
+    stem = kind
+    if suffix:
+        stem = entry.name
+    rest = name.removeprefix(kind).lstrip("-")
+    if rest:
+        stem = f"{stem}.{rest}"
+    return f"{stem}{suffix}", f"{entry.name}.{name}{suffix}"
 
 
 def _bare_files(entry: ModelEntry) -> set[str]:
@@ -297,8 +306,9 @@ def _take_back(home: Path) -> None:
     if journal["folder"] and not is_done:
         remove_tree(home)
         return
-    for partial_file in (copied, *home.glob(f".{FILE_NAME}.*{PARTIAL_SUFFIX}")):
-        _remove(partial_file)
+    unfinished = [copied, *home.glob(f".{FILE_NAME}.*{PARTIAL_SUFFIX}")]
+    for path in unfinished:
+        _remove(path)
     if is_done:
         _remove(old)
     elif not journal["replaces"]:

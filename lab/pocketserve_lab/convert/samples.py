@@ -212,13 +212,7 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
 
     A tool takes one shape only.
     """
-    shapes = [_shapes_of(run) for run in runs]
-    common = max(dict.fromkeys(shapes), key=shapes.count)
-    alike: list[Arrays] = []
-    other_samples: list[Arrays] = []
-    for run, shape in zip(runs, shapes, strict=True):
-        part = alike if shape == common else other_samples
-        part.append(run)
+    alike, other_samples = _split_by_shape(runs)
     if other_samples:
         rest = plural(len(other_samples), "sample")
         skipped.append(f"{rest} of another shape")
@@ -228,12 +222,33 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
     rows = {}
     arrays = {}
     for name, array in first.items():
+        values = [run.get(name, array) for run in spread]
         rows[name] = _is_row(specs[name], array)
-        join = np.concatenate if rows[name] else np.stack
-        arrays[name] = join([run.get(name, array) for run in spread])
+        if rows[name]:
+            arrays[name] = np.concatenate(values)
+        else:
+            arrays[name] = np.stack(values)
     return Samples(
-        arrays, rows, len(spread), tuple(skipped), other_samples=tuple(other_samples)
+        arrays,
+        rows,
+        len(spread),
+        tuple(skipped),
+        other_samples=tuple(other_samples),
     )
+
+
+def _split_by_shape(runs: Sequence[Arrays]) -> tuple[list[Arrays], list[Arrays]]:
+    """Return the runs of the most common shape, and the others."""
+    shapes = [_shapes_of(run) for run in runs]
+    common = max(dict.fromkeys(shapes), key=shapes.count)
+    alike: list[Arrays] = []
+    unlike: list[Arrays] = []
+    for run, shape in zip(runs, shapes, strict=True):
+        if shape == common:
+            alike.append(run)
+        else:
+            unlike.append(run)
+    return alike, unlike
 
 
 def _spread(runs: Sequence[Arrays]) -> list[Arrays]:
@@ -270,5 +285,8 @@ def one_sample(samples: Samples, at: int) -> dict[str, Array]:
     """Return the inputs of one sample."""
     inputs = {}
     for name, array in samples.arrays.items():
-        inputs[name] = array[at : at + 1] if samples.rows[name] else array[at]
+        if samples.rows[name]:
+            inputs[name] = array[at : at + 1]
+        else:
+            inputs[name] = array[at]
     return inputs

@@ -202,17 +202,22 @@ class VariantSearch:
 def other_sizes(size: int) -> Iterator[int]:
     """Yield sizes to try, larger and smaller ones in turn."""
     part = max(1, size // 4)
-    larger = [size + part, 2 * size, size + size // 2, 8 * size, size + 32]
-    smaller = [size - part, size // 2, size // 4, 1]
+    candidates = (
+        size + part,
+        size - part,
+        2 * size,
+        size // 2,
+        size + size // 2,
+        size // 4,
+        8 * size,
+        1,
+        size + 32,
+    )
     yielded = {size}
-    for position in range(max(len(larger), len(smaller))):
-        for sizes in (larger, smaller):
-            if position >= len(sizes):
-                continue
-            candidate = sizes[position]
-            if candidate > 0 and candidate not in yielded:
-                yielded.add(candidate)
-                yield candidate
+    for candidate in candidates:
+        if candidate > 0 and candidate not in yielded:
+            yielded.add(candidate)
+            yield candidate
 
 
 def resized(array: Array, axis: int, size: int) -> Array:

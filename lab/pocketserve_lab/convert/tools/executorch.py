@@ -103,11 +103,7 @@ def _program(
     The number stays free unless it is 1.
     """
     values = tuple(_with_rows(example, rows) for example in source.examples)
-    free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
-    shapes: list[dict[int, Any] | None] = []
-    for example in source.examples:
-        is_free = rows > 1 and example.shape[:1] == (-1,)
-        shapes.append({0: free} if is_free else None)
+    shapes = _dynamic_shapes(torch, source, rows)
     with warnings.catch_warnings():
         # The exporters announce their successors.
         warnings.simplefilter("ignore")
@@ -121,6 +117,20 @@ def _program(
     if _open_sizes(lowered.exported_program()) < _open_sizes(program):
         raise ValueError("lowering fixed the number of rows")
     return bytes(lowered.to_executorch().buffer)
+
+
+def _dynamic_shapes(
+    torch: Any, source: PytorchModel, rows: int
+) -> list[dict[int, Any] | None]:
+    """Return the free number of rows of each input; None for a fixed input."""
+    free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
+    shapes: list[dict[int, Any] | None] = []
+    for example in source.examples:
+        if rows > 1 and example.shape[:1] == (-1,):
+            shapes.append({0: free})
+        else:
+            shapes.append(None)
+    return shapes
 
 
 def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:

@@ -194,22 +194,34 @@ def _guarded(
     """Return a trace that rejects other sizes than the fixed ones."""
     if not request.fixed:
         return traced
+    holder = torch.nn.Module()
+    holder.traced = traced
+    guarded = torch.jit.script(holder.eval())
+    guarded.define(_guard_source(model, request))
+    return guarded
+
+
+def _guard_source(model: PytorchModel, request: ConversionRequest) -> str:
+    """Return a ``forward`` that checks the fixed sizes and calls the trace."""
     numbers = {}
+    arguments = []
     for number, example in enumerate(model.examples):
         numbers[example.name] = number
-    names = ", ".join(f"input_{number}" for number in range(len(numbers)))
+        arguments.append(f"input_{number}")
+    names = ", ".join(arguments)
     lines = [f"def forward(self, {names}):"]
     for name, axis in request.fixed:
         number = numbers[name]
         size = model.examples[number].shape[axis]
-        message = f"input {number} of this file has a fixed size {size} on axis {axis}"
-        lines.append(f"    assert input_{number}.size({axis}) == {size}, {message!r}")
+        lines.append(_guard(number, axis, size))
     lines.append(f"    return self.traced({names})")
-    holder = torch.nn.Module()
-    holder.traced = traced
-    guarded = torch.jit.script(holder.eval())
-    guarded.define("\n".join([*lines, ""]))
-    return guarded
+    return "\n".join([*lines, ""])
+
+
+def _guard(number: int, axis: int, size: int) -> str:
+    """Return the line that checks an input's size."""
+    message = f"input {number} of this file has a fixed size {size} on axis {axis}"
+    return f"    assert input_{number}.size({axis}) == {size}, {message!r}"
 
 
 def _write_program(

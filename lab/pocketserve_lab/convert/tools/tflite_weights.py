@@ -165,9 +165,12 @@ class _Graph:
             if not self._is_free(index) or not _is_plain(tensor):
                 continue
             number = tensor.number(2, "I")
-            data, shape = buffers[number].vector(0), _integers(tensor, 0)
+            data = buffers[number].vector(0)
+            shape = _integers(tensor, 0)
             count = math.prod(shape)
-            if data is None or len(data.data) != 4 * count or count < MIN_ELEMENTS:
+            if data is None or len(data.data) != 4 * count:
+                continue
+            if count < MIN_ELEMENTS:
                 continue
             values = np.frombuffer(data.data, "<f4").reshape(shape)
             first_use = self._uses[index][0]
@@ -175,7 +178,14 @@ class _Graph:
             axis = 0
             if depthwise or first_use == (tfl.BATCH_MATMUL, 1):
                 axis = len(shape) - 1
-            yield _Weight(self, index, number, values, axis, depthwise)
+            yield _Weight(
+                graph=self,
+                index=index,
+                buffer=number,
+                values=values,
+                axis=axis,
+                depthwise=depthwise,
+            )
 
     def _is_free(self, index: int) -> bool:
         """Return whether only operators that take numbers use a tensor."""
@@ -187,23 +197,34 @@ class _Graph:
     def store(self, weight: _Weight, stored: _Stored, buffer: int, code: int) -> None:
         """Add a smaller tensor, and an operator that converts it."""
         old = self._tensors[weight.index]
-        new = FlatNode()
-        new.set_child(0, _vector(weight.values.shape, "<i4"))
-        new.set_number(1, "b", tfl.FLOAT16 if stored.scales is None else tfl.INT8)
-        new.set_number(2, "I", buffer)
-        new.set_child(3, FlatVector(f"{old.text(3)}/stored".encode()))
-        if stored.scales is not None:
-            new.set_child(4, _quantization(stored.scales, weight.axis))
-        self._tensors.append(new)
+        number = len(self._tensors)
+        self._tensors.append(_stored_tensor(weight, stored, buffer, old.text(3)))
         old.remove(2)
         # A range that a converter noted for the float32 values.
         old.remove(4)
         operator = FlatNode()
         operator.set_number(0, "I", code)
-        operator.set_child(1, _vector([len(self._tensors) - 1], "<i4"))
+        operator.set_child(1, _vector([number], "<i4"))
         operator.set_child(2, _vector([weight.index], "<i4"))
         self._operators.insert(len(self._added), operator)
         self._added.append(operator)
+
+
+def _stored_tensor(
+    weight: _Weight, stored: _Stored, buffer: int, name: str
+) -> FlatNode:
+    """Return the Tensor of a weight's smaller values."""
+    datatype = tfl.INT8
+    if stored.scales is None:
+        datatype = tfl.FLOAT16
+    tensor = FlatNode()
+    tensor.set_child(0, _vector(weight.values.shape, "<i4"))
+    tensor.set_number(1, "b", datatype)
+    tensor.set_number(2, "I", buffer)
+    tensor.set_child(3, FlatVector(f"{name}/stored".encode()))
+    if stored.scales is not None:
+        tensor.set_child(4, _quantization(stored.scales, weight.axis))
+    return tensor
 
 
 def _is_plain(tensor: FlatNode) -> bool:
@@ -228,13 +249,19 @@ def _stored(weight: _Weight, datatype: int) -> _Stored | None:
     # A bias: its error would be added to every answer.
     if values.ndim < 2:
         return None
-    other_axes = tuple(axis for axis in range(values.ndim) if axis != weight.axis)
-    scales = np.abs(values).max(axis=other_axes).astype(np.float64) / 127
-    scales = np.maximum(scales, np.finfo(np.float32).tiny).astype(np.float32)
-    shape = [1] * values.ndim
-    shape[weight.axis] = -1
-    rounded = np.rint(values / scales.reshape(shape))
-    return _Stored(np.clip(rounded, -127, 127).astype(np.int8), scales)
+    return _quantized(values, weight.axis)
+
+
+def _quantized(values: Array, axis: int) -> _Stored:
+    """Return int8 values with a scale for each position on an axis."""
+    axes = range(values.ndim)
+    other_axes = tuple(other for other in axes if other != axis)
+    largest = np.abs(values).max(axis=other_axes, keepdims=True)
+    tiny = np.finfo(np.float32).tiny
+    scales = np.maximum(largest.astype(np.float64) / 127, tiny).astype(np.float32)
+    rounded = np.rint(values / scales)
+    numbers = np.clip(rounded, -127, 127).astype(np.int8)
+    return _Stored(numbers, scales.reshape(-1))
 
 
 def _unshare(model: FlatNode) -> None:
