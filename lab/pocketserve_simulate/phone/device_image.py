@@ -124,9 +124,12 @@ class DeviceImage:
             hangs.unlink(missing_ok=True)
         else:
             hangs.touch()
-        degrees = COOL_C if condition.heat is None else condition.heat
+        degrees = condition.heat
+        if degrees is None:
+            degrees = COOL_C
+        millidegrees = round(degrees * 1000)
         temperature = self.root / "sys/class/thermal/thermal_zone0/temp"
-        _replace(temperature, f"{round(degrees * 1000)}\n")
+        _replace(temperature, f"{millidegrees}\n")
         self._set_clock(condition.clock)
 
     def _set_clock(self, offset: float) -> None:
@@ -162,11 +165,14 @@ class DeviceImage:
         proc = self.root / "proc"
         proc.mkdir(parents=True, exist_ok=True)
         for name in ("self", "sys"):
-            if not (proc / name).is_symlink():
-                (proc / name).symlink_to(f"/proc/{name}")
+            link = proc / name
+            if not link.is_symlink():
+                link.symlink_to(f"/proc/{name}")
         cpu = self.root / "sys/devices/system/cpu"
         for core in cores.all:
-            khz = self._model.fast_khz if core in cores.fast else self._model.slow_khz
+            khz = self._model.slow_khz
+            if core in cores.fast:
+                khz = self._model.fast_khz
             _replace(cpu / f"cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
         _replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
         self.list_process(None)

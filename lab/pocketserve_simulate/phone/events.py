@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -168,11 +168,7 @@ def check_event(event: PhoneEvent) -> dict[str, Any]:
             f"there is no event {event.kind!r}; there are {', '.join(KINDS)}{hint}"
         )
     ranges = KINDS[event.kind].ranges
-    for name in event.options:
-        if name not in ranges:
-            listed = ", ".join(ranges) or "none"
-            hint = did_you_mean(name, ranges)
-            raise EventError(f"the event has no option {name!r}; it has {listed}{hint}")
+    _check_names(event, ranges)
     options = {}
     for name, (default, low, high) in ranges.items():
         value = event.options.get(name, default)
@@ -184,11 +180,24 @@ def check_event(event: PhoneEvent) -> dict[str, Any]:
     return options
 
 
+def _check_names(event: PhoneEvent, allowed: Collection[str]) -> None:
+    """Raise if an event has an unknown option."""
+    for name in event.options:
+        if name in allowed:
+            continue
+        listed = ", ".join(allowed) or "none"
+        hint = did_you_mean(name, allowed)
+        raise EventError(f"the event has no option {name!r}; it has {listed}{hint}")
+
+
 def _check_ports(name: str, value: Any, low: float, high: float) -> None:
-    if not isinstance(value, list | tuple) or not all(
-        isinstance(port, int) and low <= port <= high for port in value
-    ):
-        raise EventError(f"{name} must be a list of port numbers, not {value!r}")
+    """Raise unless a value is a list of ports."""
+    ports: Iterable[Any] = [None]
+    if isinstance(value, list | tuple):
+        ports = value
+    for port in ports:
+        if not isinstance(port, int) or not low <= port <= high:
+            raise EventError(f"{name} must be a list of port numbers, not {value!r}")
 
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:

@@ -68,8 +68,9 @@ class Question:
             expected = list(array.shape)
             if shape != expected:
                 return f"output {name!r} of shape {shape} instead of {expected}"
-        for name in self._different(outputs, 1):
-            return f"output {name!r} is another request's, or wrong"
+        different = next(self._different(outputs, 1), None)
+        if different is not None:
+            return f"output {different!r} is another request's, or wrong"
         return ""
 
     def is_distinct(self, other: Question) -> bool:
@@ -170,12 +171,17 @@ def _ask(
 
 
 def _pictures(stream: Stream, models: Path) -> list[_Request]:
-    paths = sorted((models / stream.model / "samples").glob("*.png"))[:COUNT]
+    """Return requests with a model's sample pictures."""
+    folder = models / stream.model / "samples"
+    paths = sorted(folder.glob("*.png"))[:COUNT]
     if not paths:
         raise ScenarioError(
             f"stream {stream.name!r}: there are no pictures in {stream.model}/samples"
         )
-    return [_Request({}, path.read_bytes(), path.stem) for path in paths]
+    requests = []
+    for path in paths:
+        requests.append(_Request({}, path.read_bytes(), path.stem))
+    return requests
 
 
 def _random_inputs(client: Client, stream: Stream, seed: int) -> list[_Request]:
@@ -193,11 +199,14 @@ def _random_inputs(client: Client, stream: Stream, seed: int) -> list[_Request]:
 def _random_array(
     spec: Mapping[str, Any], stream: Stream, random: np.random.Generator
 ) -> Array:
+    """Return random numbers for an input; raise if it is too large, or takes texts."""
     first, *further = spec["shape"]
     rows = first
     if first < 0:
         rows = stream.rows
-    shape = (rows, *(max(1, size) for size in further))
+    shape = [rows]
+    for size in further:
+        shape.append(max(1, size))
     elements = int(np.prod(shape, dtype=np.float64))
     if spec["datatype"] == "BYTES" or elements > MAX_ELEMENTS:
         raise ScenarioError(
@@ -205,4 +214,5 @@ def _random_array(
             f"{spec['name']!r}; choose a model with smaller, numeric inputs"
         )
     dtype = DATATYPES[spec["datatype"]].typestr
-    return random.random(shape, np.float32).astype(dtype)
+    numbers = random.random(shape, np.float32)
+    return numbers.astype(dtype)

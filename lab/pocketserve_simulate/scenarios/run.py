@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pocketserve_client import ServerError, ServerUnreachableError
 from pocketserve_simulate.phone.device import DEVICES
@@ -149,11 +149,14 @@ class Simulation:
         events: list[PastEvent],
         memory: Sequence[tuple[float, int | None]],
     ) -> Record:
+        """Return everything that happened, by the time since the beginning."""
         begin = self._begin
         scenario = self._scenario
         samples = []
+        skipped = {}
         for app in apps:
             samples += app.samples
+            skipped[app.stream.name] = app.skipped
         samples.sort(key=lambda sample: sample.sent)
         lives = []
         for at, pid in phone.processes.starts:
@@ -173,18 +176,13 @@ class Simulation:
             streams=streams,
             events=events,
             samples=samples,
-            memory=[(at - begin, resident) for at, resident in memory if at >= begin],
+            memory=_since(begin, memory),
             lives=lives,
             exits=exits,
-            skipped={app.stream.name: app.skipped for app in apps},
+            skipped=skipped,
             successes=self._successes(),
             strangers=sum(client.requests for client in self._misbehaving),
-            machine={
-                "system": sys.platform,
-                "architecture": platform.machine(),
-                "cores": os.cpu_count(),
-                "python": sys.version,
-            },
+            machine=_machine(),
         )
 
     def _pass_time(self, phone: Phone) -> list[PastEvent]:
@@ -195,13 +193,12 @@ class Simulation:
             event = moment.event
             self._sleep_until(moment.second)
             now = time.monotonic() - self._begin
-            self._say(
-                f"{now:5.1f} s  {event.kind} {'begins' if moment.begins else 'is over'}"
-            )
             if moment.begins:
+                self._say(f"{now:5.1f} s  {event.kind} begins")
                 starts[event] = now
                 self._start_event(phone, event)
             else:
+                self._say(f"{now:5.1f} s  {event.kind} is over")
                 start = starts[event]
                 past.append(PastEvent(event.kind, start, now, event.options))
                 self._end_event(phone, event)
@@ -224,10 +221,16 @@ class Simulation:
         time.sleep(max(0.0, self._begin + second - time.monotonic()))
 
     def _start_misbehaving(self, event: PhoneEvent) -> None:
+        """Start a client that sends the first stream of tensors."""
         streams = self._scenario.streams
         stream = next(stream for stream in streams if stream.ask == TENSORS)
         question = self._questions[stream.name][0]
-        client = MisbehavingClient(event.kind, self._addresses, stream.model, question)
+        client = MisbehavingClient(
+            event.kind,
+            self._addresses,
+            stream.model,
+            question,
+        )
         self._misbehaving.append(client)
         client.start()
 
@@ -252,6 +255,27 @@ class Simulation:
         except (ServerError, ServerUnreachableError):
             return None
         return dict(counts)
+
+
+def _since(
+    begin: float, memory: Sequence[tuple[float, int | None]]
+) -> list[tuple[float, int | None]]:
+    """Return the measurements after the beginning, by the time since then."""
+    measured = []
+    for at, resident in memory:
+        if at >= begin:
+            measured.append((at - begin, resident))
+    return measured
+
+
+def _machine() -> dict[str, Any]:
+    """Return facts on the computer."""
+    return {
+        "system": sys.platform,
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": sys.version,
+    }
 
 
 def _free_ports() -> tuple[int, int]:
@@ -282,7 +306,9 @@ class _Moment(NamedTuple):
 
 def _moments(scenario: Scenario) -> list[_Moment]:
     """Return the starts and ends of all events, in order."""
-    moments = [_Moment(event.at, True, event) for event in scenario.events]
+    moments = []
     for event in scenario.events:
-        moments.append(_Moment(event.at + event.seconds, False, event))
+        end = event.at + event.seconds
+        moments.append(_Moment(event.at, True, event))
+        moments.append(_Moment(end, False, event))
     return sorted(moments, key=_Moment.rank)

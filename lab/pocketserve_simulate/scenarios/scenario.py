@@ -143,16 +143,13 @@ def parse_scenario(content: bytes, file_name: str) -> Scenario:
 
 
 def _scenario(table: TomlTable, name: str) -> Scenario:
+    """Read a scenario's document."""
     scenario = Scenario(name=name, **_values(Scenario, table, "seconds"))
     server = table.table("server")
     options = server.texts("options")
     load = server.texts("load")
     server.refuse_rest()
-    streams = tuple(map(_stream, _tables(table, "streams", 1, MAX_STREAMS)))
-    names = [stream.name for stream in streams]
-    for stream_name in names:
-        if names.count(stream_name) > 1:
-            raise table.fault("streams", f"holds two called {stream_name!r}")
+    streams = _streams(table)
     latest_end = scenario.seconds - scenario.recovery
     events = []
     for entry in _tables(table, "events", 0, MAX_EVENTS):
@@ -162,8 +159,24 @@ def _scenario(table: TomlTable, name: str) -> Scenario:
     _check_squatters(table, events)
     table.refuse_rest()
     return replace(
-        scenario, options=options, load=load, streams=streams, events=tuple(events)
+        scenario,
+        options=options,
+        load=load,
+        streams=streams,
+        events=tuple(events),
     )
+
+
+def _streams(table: TomlTable) -> tuple[Stream, ...]:
+    """Read the streams, which have different names."""
+    streams = []
+    for entry in _tables(table, "streams", 1, MAX_STREAMS):
+        streams.append(_stream(entry))
+    names = [stream.name for stream in streams]
+    for name in names:
+        if names.count(name) > 1:
+            raise table.fault("streams", f"holds two called {name!r}")
+    return tuple(streams)
 
 
 def _check_disturbances(

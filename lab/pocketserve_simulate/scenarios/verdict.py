@@ -72,11 +72,10 @@ def recoveries(record: Record) -> list[Recovery]:
         since = _aftermath(event, record.events)
         waits = _waits(record, since)
         slowest = max(waits, key=waits.__getitem__)
-        seconds = waits[slowest]
-        if math.isinf(seconds):
-            result.append(Recovery(event, since, None, slowest))
-        else:
-            result.append(Recovery(event, since, seconds, slowest))
+        seconds: float | None = waits[slowest]
+        if seconds == math.inf:
+            seconds = None
+        result.append(Recovery(event, since, seconds, slowest))
     return result
 
 
@@ -123,9 +122,14 @@ def _judge(text: str, violations: Sequence[Sample], detail: str) -> Promise:
         return Promise(text, True, detail)
     examples = []
     for sample in violations[:MAX_EXAMPLES]:
-        words = [f"{sample.stream} at {sample.sent:.1f} s:", sample.code, sample.detail]
+        words = [
+            f"{sample.stream} at {sample.sent:.1f} s:",
+            sample.code,
+            sample.detail,
+        ]
         examples.append(" ".join(filter(None, words)))
-    return Promise(text, False, f"{len(violations):,}: {'; '.join(examples)}")
+    listed = "; ".join(examples)
+    return Promise(text, False, f"{len(violations):,}: {listed}")
 
 
 def _about_requests(record: Record) -> list[Promise]:
@@ -181,15 +185,14 @@ def _explains(record: Record, event: PastEvent, sample: Sample) -> bool:
 
 
 def _recovered(record: Record) -> Promise:
+    """Judge whether every app recovered from every event in time."""
     late = []
     worst = 0.0
     all_recoveries = recoveries(record)
     for item in all_recoveries:
         worst = max(worst, item.seconds or 0.0)
         if item.seconds is None or item.seconds > record.recovery:
-            took = "never" if item.seconds is None else f"{item.seconds:.2f} s"
-            event = item.event
-            late.append(f"{event.kind} at {event.begun:.1f} s: {took} ({item.slowest})")
+            late.append(_late_text(item))
     detail = f"{worst:.2f} s at most, {len(all_recoveries)} events"
     if late:
         detail = "; ".join(late[:MAX_EXAMPLES])
@@ -198,6 +201,15 @@ def _recovered(record: Record) -> Promise:
         not late,
         detail,
     )
+
+
+def _late_text(recovery: Recovery) -> str:
+    """Describe a recovery that took too long."""
+    took = "never"
+    if recovery.seconds is not None:
+        took = f"{recovery.seconds:.2f} s"
+    event = recovery.event
+    return f"{event.kind} at {event.begun:.1f} s: {took} ({recovery.slowest})"
 
 
 def _no_crash(record: Record) -> Promise:
