@@ -193,7 +193,7 @@ def test_the_zoo_counts_only_for_its_path_to_tflite() -> None:
 def test_a_refused_version_counts_as_lost_accuracy() -> None:
     """It is in no comparison, so only good versions would count otherwise."""
     refusal = (
-        "the result answers otherwise than the original: its outputs differ; try fp16"
+        "the result answers differently from the original: its outputs differ; try fp16"
     )
     outcome = {
         "from": "torch",

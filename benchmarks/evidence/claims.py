@@ -27,7 +27,7 @@ TFLITE_FROM_PYTORCH, TFLITE_IN_THE_ZOO = "tflite", "pt2>tflite"
 MANY_MODELS = 100
 """The number of findings that a claim about all models needs."""
 
-ANSWERS_OTHERWISE = "answers otherwise than the original"
+ANSWERS_OTHERWISE = "answers differently from the original"
 NOT_SMALLER = "would not become smaller"
 """So ``pocketserve convert`` refuses a version; each such refusal is a finding, too."""
 

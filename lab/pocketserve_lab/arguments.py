@@ -16,7 +16,7 @@ def parse_seconds(text: str) -> float:
     """Parse a positive duration of at most ``MAX_SECONDS``."""
     seconds = _number(float, text)
     if not 0 < seconds <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"must lie above 0 and up to {MAX_SECONDS}")
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most {MAX_SECONDS}")
     return seconds
 
 
@@ -24,7 +24,7 @@ def parse_rounds(text: str) -> int:
     """Parse a number of samples from 1 to ``MAX_ROUNDS``."""
     rounds = _number(int, text)
     if not 1 <= rounds <= MAX_ROUNDS:
-        raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
+        raise argparse.ArgumentTypeError(f"must be between 1 and {MAX_ROUNDS}")
     return rounds
 
 
@@ -32,7 +32,7 @@ def parse_threads(text: str) -> int:
     """Parse a number of threads; 0 is the default."""
     threads = _number(int, text)
     if not 0 <= threads <= MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"must lie between 0 and {MAX_THREADS}")
+        raise argparse.ArgumentTypeError(f"must be between 0 and {MAX_THREADS}")
     return threads
 
 
@@ -42,7 +42,7 @@ def parse_share(text: str) -> float:
     if text.endswith("%"):
         share /= 100
     if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError("must lie between 0% and 100%, such as 0.5%")
+        raise argparse.ArgumentTypeError("must be between 0% and 100%, such as 0.5%")
     return share
 
 

@@ -57,7 +57,7 @@ def process_limits(options: argparse.Namespace) -> ProcessLimits:
     from pocketserve_lab.convert.process import ProcessLimits
 
     if not 0 < options.timeout <= MAX_TIMEOUT_S:
-        raise CommandError(f"--timeout must lie above 0 and up to {MAX_TIMEOUT_S:g} s")
+        raise CommandError(f"--timeout must be above 0 and at most {MAX_TIMEOUT_S:g} s")
     try:
         memory = parse_bytes(options.memory) if options.memory else 0
     except ValueError:

@@ -171,9 +171,9 @@ def _reason_not_to_try(
             return reason
     value: int | None = getattr(manifest, key)
     if value is not None and not force:
-        return f"model.toml says {key} = {value}; --force tries others all the same"
+        return f"model.toml says {key} = {value}; --force tries others anyway"
     if key == "threads" and len(usable_cores()) < 2:
-        return "this process may use one core only"
+        return "this process may use only one core"
     return ""
 
 

@@ -41,7 +41,7 @@ def read_body(environ: Environ, limit: int) -> Body | BytesIO:
         return _read_known(stream, int(length), json_length)
     except (OSError, EOFError):
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, "the body did not arrive whole, or not in time"
+            ErrorCode.INVALID_REQUEST, "the body was incomplete or late"
         ) from None
 
 

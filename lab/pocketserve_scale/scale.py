@@ -45,17 +45,17 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         type=_bounds,
         default=(1, 1),
         metavar="1..4",
-        help="a number, or least and most [1]",
+        help="a number, or minimum..maximum [1]",
     )
     parser.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="a running Ray cluster, or auto, instead of one's own",
+        help="a running Ray cluster, or auto, instead of a new one",
     )
     parser.add_argument(
         "--haproxy",
         action="store_true",
-        help="HAProxy takes the requests, many times faster",
+        help="receive requests with HAProxy, which is many times faster",
     )
     return parser
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.address and options.haproxy:
         raise CommandError(
-            "--haproxy is for a Ray of one's own; a cluster is started with "
+            "--haproxy is for a new Ray; start a cluster with "
             "RAY_SERVE_ENABLE_HA_PROXY=1"
         )
     config = _settings(options.folder.absolute())
@@ -130,9 +130,7 @@ def _models(folder: Path) -> Sequence[str]:
             f"the models folder {folder} cannot be read ({error.strerror})"
         ) from None
     if not models:
-        raise CommandError(
-            f"{folder} has no models; `pocketserve add` brings one there"
-        )
+        raise CommandError(f"{folder} has no models; add one with `pocketserve add`")
     return list(models)
 
 

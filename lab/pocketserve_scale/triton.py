@@ -121,10 +121,7 @@ def _left_out(handle: ModelHandle) -> str:
         )
     for spec in (*handle.model.inputs.specs, *handle.model.outputs.specs):
         if spec.open:
-            return (
-                "its file does not tell shapes and datatypes, which Triton must know "
-                "beforehand"
-            )
+            return "its file does not state shapes and datatypes, which Triton needs"
         if spec.datatype == "BF16":
             return "Triton's Python backend has no BF16"
     return ""

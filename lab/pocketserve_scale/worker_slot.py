@@ -40,8 +40,8 @@ class WorkerSlot:
             self.name, self._descriptor = self._take()
         except OSError as error:
             raise NoSlotError(
-                f"{self._parent} cannot be used ({error.strerror}); name another place "
-                "by POCKETSERVE_STATE_DIR"
+                f"{self._parent} cannot be used ({error.strerror}); name another folder "
+                "with POCKETSERVE_STATE_DIR"
             ) from None
         self.folder = self._parent / self.name
 
@@ -53,7 +53,9 @@ class WorkerSlot:
             if _lock(descriptor, fcntl.LOCK_EX):
                 return folder.name, descriptor
             os.close(descriptor)
-        raise NoSlotError(f"{MAX_WORKERS} workers use {self._parent}; end some of them")
+        raise NoSlotError(
+            f"{MAX_WORKERS} workers use {self._parent}; stop some of them"
+        )
 
     def is_alone(self) -> bool:
         """Return whether no other worker runs.

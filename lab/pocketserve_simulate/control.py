@@ -102,7 +102,7 @@ class Control:
         try:
             self._phone.begin(event)
         except EventError as error:
-            self._tell(f"{event.kind} does not happen: {error}")
+            self._tell(f"{event.kind} failed: {error}")
         else:
             self._ends[event] = self._elapsed() + event.seconds
 

@@ -373,7 +373,7 @@ def test_a_class_can_tell_that_it_is_stale(
     assert codegen(live, "digits", *check) == 0
     assert file.read_bytes() == source
     assert codegen(live, "other", *check, "--class", "Digits") == 1
-    assert "is stale: generate it again" in capsys.readouterr().out
+    assert "is out of date: generate it again" in capsys.readouterr().out
     assert codegen(live, "digits", "--language", language) == 0
     assert capsys.readouterr().out.encode() == source
 
@@ -431,7 +431,7 @@ def test_faults_of_the_command_are_explained(
     for words, sentence in (
         (["nothing"], "'nothing' is not found"),
         (["digits", "--version", "x"], "'x'"),
-        (["digits", "--class", "label"], "--class 'label' is not a name of a class"),
+        (["digits", "--class", "label"], "--class 'label' is not a class name"),
         (["digits", "--check", str(tmp_path / "None.java")], "write it with --output"),
     ):
         assert codegen(live, *words, "--language", "java") == 1

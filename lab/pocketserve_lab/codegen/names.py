@@ -128,12 +128,12 @@ def check_class(name: str, entries: Iterable[str] = ()) -> str:
     """
     if not _CLASS_NAME.fullmatch(name):
         raise NameFaultError(
-            f"--class {name!r:.80} is not a name of a class; "
-            "it begins with a capital, such as Digits"
+            f"--class {name!r:.80} is not a class name; use one with a capital, such as "
+            "Digits"
         )
     if name in USED_CLASSES or name in entries:
         raise NameFaultError(
-            f"--class {name} is a name that the class itself uses; {name}Model is free"
+            f"--class {name} is a name that the class uses itself; {name}Model is free"
         )
     return name
 
@@ -151,7 +151,7 @@ def check_package(name: str) -> str:
             is_valid = False
     if not is_valid:
         raise NameFaultError(
-            f"--package {name!r:.80} is not a name of a package; "
-            "it is one such as com.example.app"
+            f"--package {name!r:.80} is not a package name; use one such as "
+            "com.example.app"
         )
     return name

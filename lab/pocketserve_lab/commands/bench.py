@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         type=parse_rounds,
         default=200,
         metavar="N",
-        help="samples of each way [200]",
+        help="samples of each transport [200]",
     )
     parser.add_argument(
         "--seconds",

@@ -28,8 +28,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "codegen",
         help="write a Java, Kotlin or TypeScript class for a model",
-        description="Writes a class that asks a model, with its names, labels and "
-        "types. A path is opened in this process; a name is looked up on the running "
+        description="Writes a class that sends requests to a model, with its names, labels "
+        "and types. A path is opened in this process; a name is looked up on the running "
         "server, or with --local in a models folder. docs/codegen.md explains it.",
     )
     parser.add_argument(
@@ -192,5 +192,5 @@ def _compare(file: Path, source: str) -> int:
     if is_fresh:
         print(f"{file} is up to date")
         return EXIT_FRESH
-    print(f"{file} is stale: generate it again, with --output")
+    print(f"{file} is out of date: generate it again, with --output")
     return EXIT_STALE

@@ -234,7 +234,7 @@ def _check_paths(options: argparse.Namespace) -> None:
     for path in (options.html, options.png):
         if path is not None and not path.absolute().parent.is_dir():
             raise CommandError(
-                f"{str(path)!r} lies in a folder that does not exist; make it first"
+                f"{str(path)!r} is in a folder that does not exist; create it first"
             )
     if options.report is not None:
         from pocketserve_lab.compare.paper.folder import check_folder

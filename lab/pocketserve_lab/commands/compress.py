@@ -154,7 +154,7 @@ def _compression_settings(options: argparse.Namespace) -> CompressionSettings:
 
     if not 0 <= options.max_loss <= 1:
         raise CommandError(
-            f"--max-loss must lie between 0 and 1, not {options.max_loss:g}"
+            f"--max-loss must be between 0 and 1, not {options.max_loss:g}"
         )
     for path in (options.data, options.test):
         if path is not None and not path.exists():

@@ -228,8 +228,8 @@ def _print_notes(results: _Results, *, debug: bool) -> None:
     """Print that samples were missing, and the errors."""
     if any(conversion.random for conversion in results.conversions):
         print_text(
-            "They were compared on random input, as there are no samples; "
-            "--samples names some."
+            "They were compared on random input, because there are no samples; name "
+            "some with --samples."
         )
     for kind, error in results.failed.items():
         sentence = printable(f"{kind}: {refusal_sentence(error)}")
@@ -259,7 +259,7 @@ def _remarks(conversion: Conversion) -> list[str]:
     texts = list(conversion.notes)
     if conversion.kind == "pt2":
         folder = shlex.quote(os.path.relpath(conversion.path.parent))
-        texts.append(f"is code, which runs after: pocketserve trust {folder}")
+        texts.append(f"is code, which needs your consent: pocketserve trust {folder}")
     if not conversion.version:
         was_run = "" if conversion.agreement is not None else ", and was not run"
         texts.append(f"is in {conversion.path}; it is not served here{was_run}")

@@ -175,8 +175,8 @@ def _unreadable(version: VersionEntry) -> CommandError:
     """Return the error of a format whose layers cannot be read."""
     readable = [format.name for format in FORMATS if format.layers is not None]
     return CommandError(
-        f"{version.name!r} is {version.format.name}, which keeps its intermediate "
-        f"results to itself; --layers reads {', '.join(readable)}"
+        f"{version.name!r} is {version.format.name}, which does not expose its "
+        f"intermediate results; --layers reads {', '.join(readable)}"
     )
 
 
@@ -328,7 +328,7 @@ def print_layers(result: Mapping[str, Any]) -> None:
     elif len(pairs) > 1:
         print("\nNo layer differs beyond the bound.")
     else:
-        print("\nNothing can be said: no layer of A has a counterpart in B.")
+        print("\nThere is no result: no layer of A has a counterpart in B.")
 
 
 def _print_versions(result: Mapping[str, Any]) -> None:

@@ -135,8 +135,8 @@ def sample_files(data: Path) -> list[Path]:
         return [data]
     if not data.is_dir():
         raise SampleError(
-            f"the samples {str(data)!r} are no file and no folder; "
-            "name one that is there"
+            f"the samples {str(data)!r} are neither a file nor a folder; name an "
+            "existing one"
         )
     files = []
     for path in sorted(data.rglob("*")):
@@ -144,8 +144,8 @@ def sample_files(data: Path) -> list[Path]:
             files.append(path)
     if not files:
         raise SampleError(
-            f"the folder {str(data)!r} holds no samples; "
-            "docs/compare.md says what it may hold"
+            f"the folder {str(data)!r} has no samples; docs/compare.md lists what it "
+            "may contain"
         )
     if len(files) > MAX_FILES:
         raise SampleError(
@@ -245,7 +245,7 @@ def _check_classes(samples: Sequence[DataSample], labels: Sequence[str]) -> None
     for sample in samples:
         if not isinstance(sample.truth, str):
             raise SampleError(
-                f"{sample.name}: boxes are no class; name one in a column 'label'"
+                f"{sample.name}: boxes are not a class; name one in a column 'label'"
             )
     if not labels:
         return
@@ -290,7 +290,7 @@ def _mask_problem(truth: Any) -> str:
     import PIL.Image
 
     if not isinstance(truth, str):
-        return "boxes are no mask; name its file in a column 'mask'"
+        return "boxes are not a mask; name its file in a column 'mask'"
     try:
         with PIL.Image.open(truth) as picture:
             picture.load()
@@ -424,7 +424,7 @@ def _parse_csv(path: Path) -> list[list[str]]:
             if any(map(str.strip, line)):
                 lines.append(line)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SampleError(f"{path.name} is no CSV file in UTF-8: {error}") from None
+        raise SampleError(f"{path.name} is not a CSV file in UTF-8: {error}") from None
     return lines
 
 

@@ -125,7 +125,7 @@ def _check_option(recipe: Recipe, name: str, value: Number) -> None:
     option = OPTIONS[name]
     if not option.low <= value <= option.high:
         raise ConversionError(
-            f"--{name} must lie between {option.low} and {option.high}, not {value}"
+            f"--{name} must be between {option.low} and {option.high}, not {value}"
         )
 
 

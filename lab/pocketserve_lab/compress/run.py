@@ -103,7 +103,7 @@ class ModelCompressor(ModelConverter):
     def _variant_bound(self, agreement: Agreement | None) -> float:
         """Accept any number, but not other sizes.
 
-        A trained result answers otherwise than the original.
+        A trained result answers differently from the original.
         """
         return sys.float_info.max
 

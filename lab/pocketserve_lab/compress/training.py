@@ -32,7 +32,7 @@ It returns a scalar."""
 def trainable_copy(module: Any) -> Any:
     """Return a copy with trainable weights.
 
-    A server's are mapped from a file.
+    A server maps weights from a file, so they can't be trained in place.
 
     Raises:
         ConversionError: it has no weights.

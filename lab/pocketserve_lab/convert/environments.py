@@ -250,12 +250,12 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
             if python is None:
                 _remove_rest(folder / environment.name)
                 check_possible([environment], folder)
-                note(f"{describe(environment)}; it is made once, in {folder}")
+                note(f"{describe(environment)}; it is created once, in {folder}")
                 python = _make(environment, folder, interpreter, tell)
             return python
     except OSError as error:
         raise ConversionError(
-            f"the environment {environment.name} cannot be made in {folder}: "
+            f"the environment {environment.name} cannot be created in {folder}: "
             f"{error.strerror}; name another folder with {FOLDER_VARIABLE}"
         ) from None
 
@@ -315,10 +315,10 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > ends:
                     raise ConversionError(
-                        f"another command has been making {path.stem} for an hour; "
-                        "end it"
+                        f"another command has been creating {path.stem} for an hour; "
+                        "stop it"
                     ) from None
-                tell(f"waiting for another command, which makes {path.stem}", 0.0)
+                tell(f"waiting for another command, which is creating {path.stem}", 0.0)
                 time.sleep(POLL_S)
         yield
 

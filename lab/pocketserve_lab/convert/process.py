@@ -221,7 +221,8 @@ def _end_of(title: str, code: int, log: str) -> str:
         return _disk_full(title)
     if code == -signal.SIGKILL:
         return (
-            f"the system ended {title}, probably for want of memory; convert the model "
+            f"the system ended {title}, probably because of too little memory; convert "
+            "the model "
             "on a machine that has more"
         )
     if code < 0:

@@ -97,8 +97,8 @@ def choose_name(
         return NewVersion(name, _choose_file(entry, name, kind))
     if not _is_converted(entry, name):
         raise ConversionError(
-            f"the model has a version {name!r} that no conversion has made; "
-            "name another with --name"
+            f"the model has a version {name!r} that no conversion made; choose another "
+            "name with --name"
         )
     file = entry.versions[name].path.relative_to(entry.folder)
     return NewVersion(name, file.as_posix(), replaces=True)
@@ -135,7 +135,7 @@ def _choose_file(entry: ModelEntry, name: str, kind: str) -> str:
         if file not in used and not (home / file).exists():
             return file
     raise ConversionError(
-        f"{long} is there already and belongs to no version; remove it, or use --name"
+        f"{long} exists already and belongs to no version; remove it, or use --name"
     )
 
 
@@ -250,7 +250,7 @@ def _writing(home: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        way = "copy the model to where you may write, and convert it there"
+        way = "copy the model to a folder where you may write, and convert it there"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             way = "make room and try again"
         raise ConversionError(

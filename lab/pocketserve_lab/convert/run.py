@@ -563,8 +563,8 @@ class ModelConverter:
 
         Args:
             before: the request of the step before, or the first one.
-            name: of the result's file; None for a file between two steps, which is made
-                once for all kinds and modes.
+            name: the result's file name; None for an intermediate file, which all kinds
+                and modes share.
         """
         key = source.name, way, attempt
         if name is None and key in self._middles:
@@ -917,7 +917,7 @@ def _check_runs_here(kind: str) -> None:
     missing = format.missing()
     if missing is not None:
         raise ConversionError(
-            f"the result could not be run, and so not be checked: {missing}"
+            f"the result could not be run, so it was not checked: {missing}"
         )
 
 
@@ -985,7 +985,7 @@ def _next_request(
 def _check_written(output: Path, converter: Converter) -> None:
     """Reject a tool that ended without an error and wrote nothing."""
     if not _size(output):
-        raise ConversionError(f"{converter.name} ended well, but wrote nothing")
+        raise ConversionError(f"{converter.name} succeeded, but wrote nothing")
 
 
 def _check_smaller(
@@ -1021,13 +1021,13 @@ def _check_same_task(original: Mapping[str, Any], result: Mapping[str, Any]) -> 
         number = plural(len(labels), "label")
         fault = f"it has {number}, and the original {len(original_labels)}"
     elif original_labels != labels:
-        fault = "its labels are others"
+        fault = "its labels differ"
     elif result["prepares_otherwise"]:
-        fault = "it prepares a sample otherwise"
+        fault = "it prepares a sample differently"
     else:
         return
     raise ConversionError(
-        f"the result cannot be asked as the original is: {fault}; declare the task, "
+        f"the result does not take the original's requests: {fault}; declare the task, "
         "labels and preprocessing of the original's file in model.toml"
     )
 

@@ -112,8 +112,8 @@ def random_samples(model: LoadedModel) -> Samples:
         elements = math.prod(map(abs, spec.shape)) * RANDOM_SAMPLES
         if spec.open or elements > MAX_RANDOM_ELEMENTS:
             raise ConversionError(
-                "the model does not tell what it takes, so nothing can be made up to "
-                "compare outputs on; give --samples, or declare [[inputs]] in "
+                "the model does not state its inputs, so none can be generated for the "
+                "comparison; give --samples, or declare [[inputs]] in "
                 "model.toml"
             )
     runs = []
@@ -158,7 +158,7 @@ def _read_npz(file: Path) -> Arrays:
     if size > MAX_BYTES:
         raise ValueError(
             f"its arrays take {size / 1e9:.1f} GB, "
-            f"and {MAX_BYTES / 1e9:.1f} GB are possible"
+            f"and {MAX_BYTES / 1e9:.1f} GB are the limit"
         )
     arrays = {}
     for entry in entries:

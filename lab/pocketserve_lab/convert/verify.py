@@ -243,7 +243,7 @@ def check_agreement(agreement: Agreement, quantize: str, nearest: str = "") -> N
     bound = BOUNDS[quantize]
     if _certainly_below(agreement.same_class, agreement.samples, bound.agreement):
         raise ConversionError(
-            "the result answers otherwise than the original: "
+            "the result answers differently from the original: "
             f"{agreement.same_class:.0%} of {agreement.samples} samples have the same "
             f"best class, which is too few for {bound.agreement:.0%} of all",
             nearest=nearest,
@@ -253,7 +253,7 @@ def check_agreement(agreement: Agreement, quantize: str, nearest: str = "") -> N
         accepted = MAX_ERROR_BY_CLASS
     if not agreement.error <= accepted:
         raise ConversionError(
-            "the result answers otherwise than the original: its outputs differ by "
+            "the result answers differently from the original: its outputs differ by "
             f"{agreement.error:.2g} of their size, and at most {accepted:g} is accepted",
             nearest=nearest,
         )

@@ -47,7 +47,7 @@ class PhoneModel:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(
-                    f"{name} of a phone must lie between {low:g} and {high:g}, "
+                    f"{name} of a phone must be between {low:g} and {high:g}, "
                     f"not {value}"
                 )
 

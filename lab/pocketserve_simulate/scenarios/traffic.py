@@ -193,7 +193,7 @@ class LoadsAndUnloads:
             if error.code != UNLOADED:
                 raise
             if self._loaded:
-                return "the model was loaded, and is not any more"
+                return "the model was loaded, but is no longer"
             return ""
         if self._loaded is False:
             return "the model was unloaded, and answers again"

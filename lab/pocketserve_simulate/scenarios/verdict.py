@@ -218,7 +218,7 @@ def _no_crash(record: Record) -> Promise:
         if not _is_explained(item, record.events):
             crashes.append(f"exit code {item.code} at {item.at:.1f} s")
     processes = plural(len(record.lives), "process", "processes")
-    detail = f"{processes}, each ended as the scenario says"
+    detail = f"{processes}, each ended as the scenario states"
     if crashes:
         detail = "; ".join(crashes[:MAX_EXAMPLES])
     return Promise("no process of the server ended by itself", not crashes, detail)
@@ -245,7 +245,7 @@ def _loads_hold(record: Record) -> list[Promise]:
         return []
     violations = [sample for sample in loads if sample.outcome == WRONG]
     detail = f"{len(loads):,} loads, unloads and checks"
-    return [_judge("acknowledged loads and unloads hold", violations, detail)]
+    return [_judge("acknowledged loads and unloads take effect", violations, detail)]
 
 
 def _counters_agree(record: Record) -> Promise:
@@ -256,7 +256,7 @@ def _counters_agree(record: Record) -> Promise:
     """
     text = "the server's counters agree with the apps"
     if record.successes is None or not record.lives:
-        return Promise(text, False, "the server could not be asked")
+        return Promise(text, False, "the server could not be queried")
     details = []
     agree = True
     for model in _counted_models(record):

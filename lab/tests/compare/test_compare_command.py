@@ -323,7 +323,7 @@ def test_the_number_of_threads_is_validated(
     """Negative numbers are refused."""
     with pytest.raises(SystemExit):
         main([command, "digits", "--threads", "-3"])
-    assert "--threads: must lie between 0 and 256" in capsys.readouterr().err
+    assert "--threads: must be between 0 and 256" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_a_result_is_refused(tmp_path: Path) -> None:

@@ -204,8 +204,8 @@ def test_a_limit_takes_evenly_spaced_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "name", "reason"),
     [
-        ({}, "", "holds no samples"),
-        ({}, "x.txt", "are no file and no folder"),
+        ({}, "", "has no samples"),
+        ({}, "x.txt", "are neither a file nor a folder"),
         ({"t.csv": "file,label\n"}, "t.csv", "a line for each sample"),
         (
             {"t.csv": "file,label\ngone.png,3\n"},

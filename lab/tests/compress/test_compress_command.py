@@ -102,8 +102,8 @@ REFUSALS = {
         "magnitude-pruning takes no --student",
     ),
     "data": ((*PRUNE, "--data", "/nowhere"), "'/nowhere' does not exist"),
-    "loss option": ((*PRUNE, "--max-loss", "2"), "--max-loss must lie between 0 and 1"),
-    "epochs": ((*PRUNE, "--epochs", "-1"), "--epochs must lie between 0 and"),
+    "loss option": ((*PRUNE, "--max-loss", "2"), "--max-loss must be between 0 and 1"),
+    "epochs": ((*PRUNE, "--epochs", "-1"), "--epochs must be between 0 and"),
 }
 
 

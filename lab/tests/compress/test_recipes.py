@@ -300,7 +300,7 @@ def test_options_have_defaults_and_limits() -> None:
     ):
         checked_options(pruning, {"clusters": 4})
     with pytest.raises(
-        ConversionError, match=r"--amount must lie between 0\.01 and 0\.99, not 2"
+        ConversionError, match=r"--amount must be between 0\.01 and 0\.99, not 2"
     ):
         checked_options(pruning, {"amount": 2.0})
     with pytest.raises(

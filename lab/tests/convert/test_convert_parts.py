@@ -228,7 +228,7 @@ def test_a_missing_network_is_reported(
     ) as caught:
         ensure(small, tmp_path, no_progress, notes.append)
     assert notes == [
-        f"the environment small (a test) takes 0.0 GB and about 4 min; it is made once, in {tmp_path}"
+        f"the environment small (a test) takes 0.0 GB and about 4 min; it is created once, in {tmp_path}"
     ]
     assert os.listdir(tmp_path) == ["small.lock"]
     assert "Connection refused" in caught.value.detail
@@ -335,7 +335,8 @@ def test_an_environment_that_another_command_installs_is_awaited(
     with (tmp_path / "e.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(
-            KeyboardInterrupt, match=r"^waiting for another command, which makes e$"
+            KeyboardInterrupt,
+            match=r"^waiting for another command, which is creating e$",
         ):
             ensure(
                 Environment("e", "a test", ("a==1",), 10**6, 4),

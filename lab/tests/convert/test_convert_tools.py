@@ -153,7 +153,7 @@ def test_ten_weights_do_not_become_smaller(tmp_path: Path, source: str, quantize
             "tflite/yamnet_audio_classifier_with_metadata.tflite",
             "onnx",
             "none",
-            "answers otherwise than the original",
+            "answers differently from the original",
         ),
         ("onnx/basic_pitch_nmp.onnx", "onnx", "dynamic", "would not become smaller"),
         (

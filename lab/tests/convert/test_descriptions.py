@@ -171,8 +171,8 @@ def test_a_result_with_other_preprocessing_is_refused(
 
     before = sorted(models.rglob("*"))
     for change, words in (
-        ({"TFLITE_METADATA": description(16.0)}, "it prepares a sample otherwise"),
-        ({"TFLITE_METADATA/labels.txt": b"x\n" * 10}, "its labels are others"),
+        ({"TFLITE_METADATA": description(16.0)}, "it prepares a sample differently"),
+        ({"TFLITE_METADATA/labels.txt": b"x\n" * 10}, "its labels differ"),
         (
             {"TFLITE_METADATA/labels.txt": "\n".join(LABELS[1:]).encode()},
             "it has 9 labels, and the original 10",
@@ -183,7 +183,7 @@ def test_a_result_with_other_preprocessing_is_refused(
         }
         with pytest.raises(
             ConversionError,
-            match=rf"^the result cannot be asked as the original is: {words}; declare",
+            match=rf"^the result does not take the original's requests: {words}; declare",
         ):
             converted(models, **options)
     monkeypatch.setattr(
@@ -217,7 +217,7 @@ def test_onnx_metadata_goes_to_tflite_and_back(tmp_path: Path) -> None:
     assert last.stat().st_size == size
 
 
-@pytest.mark.parametrize("text", ["no base64", "####", "A" * 5_000_000, ""])
+@pytest.mark.parametrize("text", ["not base64", "####", "A" * 5_000_000, ""])
 def test_other_texts_are_not_metadata(text: str, tmp_path: Path) -> None:
     model = onnx.load(MODELS / "digits" / "digits.onnx")
     model.metadata_props.add(key="TFLITE_METADATA", value=text)

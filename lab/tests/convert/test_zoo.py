@@ -145,7 +145,8 @@ def test_speeds_are_compared_afterwards(
 def test_a_wrong_result_is_a_failure(zoo: ModuleType) -> None:
     """Failures are told from documented refusals."""
     for message in (
-        "the result answers otherwise than the original: its outputs differ by 1.2 of their size",
+        "the result answers differently from the original: its outputs differ by 1.2 "
+        "of their size",
         "litert-torch crashed on this model (SIGSEGV)",
         "RuntimeError: shape mismatch",
         "torch._dynamo.exc.Unsupported: generators",

@@ -80,7 +80,7 @@ def test_knobs_have_limits():
         {"memory_mb": 1},
         {"slow_cores": -1},
     ):
-        with pytest.raises(ValueError, match="of a phone must lie between"):
+        with pytest.raises(ValueError, match="of a phone must be between"):
             DEVICES["mid"].with_knobs(**wrong)
 
 

@@ -261,7 +261,7 @@ def test_a_server_too_large_for_the_phone_is_killed(run):
         (["--scenario", "comute"], "worst-day; did you mean 'commute'?"),
         (
             ["--speed", "2", "--", "doctor"],
-            "speed of a phone must lie between 0.02 and 1, not 2.0",
+            "speed of a phone must be between 0.02 and 1, not 2.0",
         ),
         (
             ["--memory", "much", "--", "doctor"],

@@ -116,7 +116,7 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
     ),
     "forgotten": (
         lambda: with_sample(sample(7, WRONG, stream="settings")),
-        "acknowledged loads and unloads hold",
+        "acknowledged loads and unloads take effect",
     ),
     "crash": (
         lambda: dataclasses.replace(GOOD, exits=[ProcessExit(7.0, -11, "")]),

@@ -31,7 +31,7 @@ def check_folder(folder: Path) -> None:
     """Raise CommandError if a report can't be written, before anything is measured."""
     if not folder.absolute().parent.is_dir():
         raise CommandError(
-            f"{str(folder)!r} lies in a folder that does not exist; make it first"
+            f"{str(folder)!r} is in a folder that does not exist; create it first"
         )
     if folder.exists() and not folder.is_dir():
         raise CommandError(f"{str(folder)!r} is a file; name a folder with --report")

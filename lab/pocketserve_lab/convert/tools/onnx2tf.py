@@ -67,7 +67,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     if refusals:
         raise refusals[0]
     raise ConversionError(
-        f"what {CONVERTER.name} makes of {request.title} answers otherwise",
+        f"what {CONVERTER.name} makes of {request.title} answers differently",
         nearest=_NEAREST,
     )
 

@@ -105,7 +105,7 @@ def _examples(torch: Any, request: ConversionRequest) -> list[Example]:
     if request.samples is None:
         raise ConversionError(
             "a PyTorch model is converted by running it, "
-            "and there is nothing to run it on"
+            "and there is no input to run it on"
         )
     examples = []
     with np.load(request.samples, allow_pickle=False) as arrays:
