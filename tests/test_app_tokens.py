@@ -311,7 +311,7 @@ def test_an_apps_token_opens_the_server_until_it_is_revoked(new_server, transpor
             client.close_pairing,
             client.pairing_state,
         ):
-            with pytest.raises(ServerError, match="installation's own token"):
+            with pytest.raises(ServerError, match="requires the installation's token"):
                 call()
         assert owner.pairing_state() == "closed"
         assert main(["token", "--revoke", "camera", *where]) == 0

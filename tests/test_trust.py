@@ -131,7 +131,10 @@ def test_code_runs_only_after_consent(
 
 def test_the_command_lists_and_revokes(models: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    assert "No code is trusted" in command("--list", state=state).stdout
+    assert (
+        "Only code of the embedded models is trusted"
+        in command("--list", state=state).stdout
+    )
     done = command("mine", "--models-dir", str(models), "--yes", "--json", state=state)
     assert {part["name"] for part in json.loads(done.stdout) if part["added"]} == {
         "task.py",

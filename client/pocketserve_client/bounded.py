@@ -34,7 +34,7 @@ class ExchangeLimits:
         """Return the remaining seconds; raise TimeoutError if there are none."""
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the time for the whole answer is over")
+            raise TimeoutError("the whole answer did not arrive in time")
         return left
 
     def count(self, received: int) -> None:

@@ -728,7 +728,7 @@ def _second_sender(
 ) -> SecondSender:
     """Return the sender for the fallback, which uses only the fallback's own token."""
     if not fallback.token and fallback.token_file is None:
-        credentials = Credentials(None, "the fallback was given no token")
+        credentials = Credentials(None, "the fallback has no token")
     else:
         credentials = find_credentials(fallback.token, fallback.token_file)
     transport = _open(fallback.url, credentials.token, timeout, maximum)
@@ -784,9 +784,7 @@ def _check_infer_arguments(
         raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
     unknown = (datatypes or {}).keys() - inputs.keys()
     if unknown:
-        raise TypeError(
-            f"datatypes names inputs that are not given: {', '.join(sorted(unknown))}"
-        )
+        raise TypeError(f"datatypes names unknown inputs: {', '.join(sorted(unknown))}")
 
 
 def _tensors(answer: Answer) -> Outputs:

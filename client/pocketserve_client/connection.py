@@ -192,7 +192,7 @@ class ClientConnection:
             raise ServerError(
                 413,
                 "BODY_TOO_LARGE",
-                f"the body has {size} bytes, the server takes {limit}",
+                f"the body has {size} bytes, the server accepts {limit}",
             )
         frame = _request_frame(request)
         while True:
@@ -304,7 +304,7 @@ class ClientConnection:
             if reads:
                 self._stop_reading()
         if not events:
-            text = f"{self._name} took no data for {self._timeout:g} s; {FROZEN}"
+            text = f"{self._name} accepted no data for {self._timeout:g} s; {FROZEN}"
             raise self._fail(ConnectionLostError(text))
         if self._closed is not None:
             raise self._closed
@@ -397,7 +397,7 @@ class ClientConnection:
 
     def _close_if_done(self) -> None:
         if not self._pending:
-            text = f"{self._name} took no more requests on this connection"
+            text = f"{self._name} accepted no more requests on this connection"
             self._fail(ConnectionLostError(text))
 
     def _wake(self, *, finished: bool) -> None:
@@ -437,7 +437,7 @@ class ClientConnection:
         """Send a PING to a silent server, or fail if the last one failed."""
         silent = time.monotonic() - self._last_read
         if self._pinged and silent >= 2 * PING_AFTER_S:
-            text = f"{self._name} gave no sign of life for {silent:.0f} s; {FROZEN}"
+            text = f"{self._name} sent nothing for {silent:.0f} s; {FROZEN}"
             self._fail(ConnectionLostError(text))
         elif not writing:
             self._pinged = self._send_control(Frame(FrameType.PING, arg=1))
@@ -447,7 +447,7 @@ class ClientConnection:
             while (frame := self._decoder.next()) is not None:
                 self._take(frame, writing)
         except ConnectionFaultError as fault:
-            text = f"{self._name} does not keep to the protocol: {fault.message}"
+            text = f"{self._name} violated the protocol: {fault.message}"
             self._fail(ServerUnreachableError(text))
 
     def _take(self, frame: Frame, writing: bool) -> None:

@@ -45,7 +45,7 @@ def find_credentials(
     replaced by that of another server.
     """
     if token:
-        return Credentials(token, "the token is the one that this client was given")
+        return Credentials(token, "the token is the one that was passed to this client")
     if token_file is not None:
         return _read_token(token_file, "token_file")
     variable = environ.get("POCKETSERVE_TOKEN")

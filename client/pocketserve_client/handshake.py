@@ -60,7 +60,7 @@ def _connect(address: tuple[str, int], timeout: float) -> socket.socket:
     try:
         return socket.create_connection(address, timeout)
     except TimeoutError:
-        text = f"{name} took no connection within {timeout:.3g} s; {FROZEN}"
+        text = f"{name} accepted no connection within {timeout:.3g} s; {FROZEN}"
         raise NobodyListensError(text) from None
     except OSError as error:
         fault = f"{name} cannot be reached ({error.strerror or error})"

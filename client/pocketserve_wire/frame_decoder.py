@@ -322,9 +322,9 @@ class FrameDecoder:
 
     def _reject_unless_skipped(self, kind: int) -> None:
         if kind < FIRST_SKIPPED_TYPE:
-            raise _unexpected(f"{FrameType(kind).name} may not come here")
+            raise _unexpected(f"{FrameType(kind).name} is not allowed here")
         if self._in_handshake:
-            raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
+            raise _unexpected(f"frame type 0x{kind:02x} is not allowed before READY")
 
     def _check_body(self, header: Header) -> None:
         """Check request id and length of a REQUEST, RESPONSE or PART."""

@@ -222,14 +222,16 @@ def _check_known(header: Header, kind: FrameType) -> None:
 
 def _check_id_and_arg(header: Header, kind: FrameType, rule: _Rule) -> None:
     if header.request_id and rule.request_id is False:
-        raise _bad_id(f"request_id must be 0 in {kind.name}, which is no request's")
+        raise _bad_id(
+            f"request_id must be 0 in {kind.name}, which is not about a request"
+        )
     if rule.request_id and not header.request_id:
         raise _bad_id(f"{kind.name} needs a request_id above 0")
     if header.arg and not rule.arg:
         raise _bad(f"arg must be 0 in {kind.name}")
     if kind is FrameType.RESPONSE and not LOWEST_STATUS <= header.arg <= HIGHEST_STATUS:
         raise _bad(
-            f"the status of a RESPONSE must lie between {LOWEST_STATUS} and "
+            f"the status of a RESPONSE must be between {LOWEST_STATUS} and "
             f"{HIGHEST_STATUS}, not {header.arg}"
         )
 
@@ -238,11 +240,11 @@ def _check_lengths(header: Header, max_ext: int, excess: str) -> None:
     if header.type == _REQUEST:
         if not 0 < header.target_length <= MAX_TARGET_BYTES:
             raise _bad(
-                f"target_len must lie between 1 and {MAX_TARGET_BYTES}, not "
+                f"target_len must be between 1 and {MAX_TARGET_BYTES}, not "
                 f"{header.target_length}"
             )
     elif header.target_length:
-        raise _bad("target_len must be 0 in a frame that is no REQUEST")
+        raise _bad("target_len must be 0 in frames other than REQUEST")
     if header.ext_length > max_ext:
         raise _bad(f"ext_len {header.ext_length} {excess}")
     if header.json_length > header.body_length:
@@ -298,13 +300,13 @@ def parse_ext(data: bytes | memoryview) -> dict[int, bytes]:
     position = 0
     while position < len(data):
         if len(data) - position < _EXT_HEAD.size:
-            raise _bad("the extensions end within a tag and length")
+            raise _bad("the extensions end within a tag or length")
         tag, length = _EXT_HEAD.unpack_from(data, position)
         position += _EXT_HEAD.size
         if len(data) - position < length:
-            raise _bad(f"extension {tag} is longer than what ext_len leaves for it")
+            raise _bad(f"extension {tag} exceeds ext_len")
         if tag in ext:
-            raise _bad(f"extension {tag} comes twice")
+            raise _bad(f"extension {tag} is repeated")
         ext[tag] = bytes(data[position : position + length])
         position += length
     _check_known_extensions(ext)

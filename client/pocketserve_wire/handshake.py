@@ -79,7 +79,7 @@ class ServerHandshake:
         self._limits = limits
         self._hashed = b""
         self.owner: Any = None
-        """Owner of the further token that the client used; None for ``key``."""
+        """Owner of the additional token that the client used; None for ``key``."""
         self.client_max_frame = 0
         """Bytes of the largest body that the client accepts; set by HELLO."""
         self.client_takes_parts = False
@@ -187,12 +187,12 @@ class ClientHandshake:
             raise _invalid(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
         if auth == AUTH_HMAC and self._key is None:
             raise _unauthorized(
-                "the server asks for a token (pocketserve token prints it)"
+                "the server requires a token (pocketserve token prints it)"
             )
         # Another program that took over the server's port would ask for no proof.
         if auth == AUTH_NONE and self._key is not None:
             raise _unauthorized(
-                "the server does not ask for the token: it is not your server, or it "
+                "the server does not require the token: it is not your server, or it "
                 "runs with --no-auth; nothing was sent to it"
             )
 
@@ -222,7 +222,7 @@ def _document(frame: Frame, kind: FrameType, *, expected: bool) -> dict[str, Any
     if frame.type != kind or not expected:
         raise ConnectionFaultError(
             ConnectionFault.UNEXPECTED_FRAME,
-            f"{FrameType(frame.type).name} may not come here",
+            f"{FrameType(frame.type).name} is not allowed here",
         )
     try:
         return strict_json.loads_object(bytes(frame.body))
@@ -268,5 +268,5 @@ def _unauthorized(message: str) -> ConnectionFaultError:
 
 def _invalid(message: str) -> ConnectionFaultError:
     return ConnectionFaultError(
-        ConnectionFault.BAD_HANDSHAKE, f"the handshake is broken: {message}"
+        ConnectionFault.BAD_HANDSHAKE, f"the handshake is invalid: {message}"
     )

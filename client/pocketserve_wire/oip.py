@@ -424,7 +424,7 @@ def _raw_sizes(
     if len(variable) > 1:
         raise invalid(
             location,
-            f"a raw body cannot tell the sizes of shape {sizes}; send a JSON header",
+            f"a raw body does not state the sizes of shape {sizes}; send a JSON header",
         )
     if variable:
         step = itemsize * element_count(dim for dim in shape if dim >= 0)

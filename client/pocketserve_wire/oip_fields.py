@@ -24,7 +24,7 @@ from .tensor import (
 Parameters = dict[str, Any]
 
 NO_SHARED_MEMORY = (
-    "shared memory is not offered: apps of a phone share none; "
+    "shared memory is not supported: apps on a phone share none; "
     "send tensors as binary data"
 )
 

@@ -190,7 +190,7 @@ def invalid(location: str, detail: str) -> ApiError:
 def _flatten(values: list[Any], flat: list[Any], depth: int, location: str) -> None:
     """Append the leaves of nested lists to ``flat``."""
     if depth > MAX_JSON_DEPTH:
-        raise invalid(location, f"data nests deeper than {MAX_JSON_DEPTH} arrays")
+        raise invalid(location, f"data is nested deeper than {MAX_JSON_DEPTH} arrays")
     if list not in set(map(type, values)):
         flat += values
         return
@@ -307,7 +307,7 @@ def _split_bytes(raw: memoryview, count: int, location: str) -> list[bytes]:
         if length > left:
             raise invalid(
                 location,
-                f"BYTES element {index} says {length} bytes, only {left} follow",
+                f"BYTES element {index} states {length} bytes, but only {left} follow",
             )
         elements.append(bytes(raw[offset : offset + length]))
         offset += length
@@ -322,7 +322,7 @@ def _split_bytes(raw: memoryview, count: int, location: str) -> list[bytes]:
 def _needs_binary(tensor: Tensor, reason: str) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"output {tensor.name!r} {reason}; ask for it with binary_data set to true",
+        f"output {tensor.name!r} {reason}; request it with binary_data set to true",
     )
 
 

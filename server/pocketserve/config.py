@@ -482,7 +482,7 @@ def _check(config: Config) -> None:
             low, high = field.metadata["limits"]
             if not low <= value <= high:
                 raise ConfigError(
-                    f"{name} must lie between {low} and {high}, not {value}"
+                    f"{name} must be between {low} and {high}, not {value}"
                 )
         if choices and value not in choices:
             raise ConfigError(
@@ -492,7 +492,8 @@ def _check(config: Config) -> None:
         if not is_origin(origin):
             example = "http://localhost:5173, exactly as a browser sends it, without a path; never * or null"
             raise ConfigError(
-                f"allowed_origins must hold origins such as {example}; not {origin!r:.80}"
+                f"allowed_origins must list origins such as {example}; not "
+                f"{origin!r:.80}"
             )
     if not config.auth and not binds_loopback(config.host):
         raise ConfigError(

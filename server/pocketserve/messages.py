@@ -11,10 +11,10 @@ MAX_WORD = 40
 
 MAX_SUGGESTIONS = 5
 
-SERVES_ON = "serves on as it was loaded: "
+SERVES_ON = "is still served as it was loaded: "
 """Start of the reason of a loaded version whose changed files cannot be served."""
 
-LOADS_ANEW = "its files changed, and are loaded in the background"
+LOADS_ANEW = "its files changed and are being loaded"
 """Follows :data:`SERVES_ON` if the changed files are still to be loaded."""
 
 PENDING = "pending: "

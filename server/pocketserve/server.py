@@ -213,7 +213,7 @@ class _Server:
             self._sockets.drain()
         if not self._service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
             self.unfinished = True
-            log.warning("requests were still running when the drain time was over")
+            log.warning("requests were still running after the drain time")
         # Never set; it only paces the wait for slow readers.
         flushed = threading.Event()
         while self._http.pending_output() and time.monotonic() < deadline:

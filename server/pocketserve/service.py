@@ -170,7 +170,7 @@ class Service:
                 retry_after_s=1.0,
             )
         requests = plural(self._request_slots.maximum, "request is", "requests are")
-        text = f"{requests} under way on all models; try again later"
+        text = f"{requests} in progress on all models; try again later"
         return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
 
     def _end(self) -> None:
@@ -247,7 +247,7 @@ class Service:
         return [self._status(entry, version) for version in entry.versions.values()]
 
     def status(self, name: str, version: str | None) -> ModelStatus:
-        """Return where one version stands.
+        """Return the status of one version.
 
         Raises:
             ApiError: MODEL_NOT_FOUND or VERSION_NOT_FOUND.
@@ -602,7 +602,7 @@ class Service:
         if record is None:
             entry, version_entry = self._resolve(name, version)
             record = self.engine.record(entry.name, version_entry.name)
-            # Other spellings, such as 0001, are unlimited in number.
+            # Cache no other spellings, such as 0001: a client could send endlessly many.
             if version in (
                 None,
                 version_entry.name,
@@ -671,10 +671,10 @@ class Service:
     def _pending_reason(
         self, entry: ModelEntry, version: VersionEntry, fault: str | None
     ) -> str:
-        former = f"version {entry.default_version} answers requests that name none"
+        former = f"version {entry.default_version} is the default version"
         if fault is not None:
             return f"{fault}; {former}"
-        loading = self._delayed(version, "it is loaded in the background", entry)
+        loading = self._delayed(version, "it is being loaded", entry)
         return f"{PENDING}{loading}; {former} until then"
 
     def _delayed(self, version: VersionEntry, text: str, entry: ModelEntry) -> str:

@@ -118,11 +118,13 @@ def test_wrong_usage_exits_with_2(capsys, words):
         ),
         (
             ["--vers", "token"],
-            "unrecognized arguments: --vers; `pocketserve token --help` lists what it takes\n",
+            "unrecognized arguments: --vers; `pocketserve token --help` lists its "
+            "options\n",
         ),
         (
             ["serve", "--zzz"],
-            "unrecognized arguments: --zzz; `pocketserve serve --help` lists what it takes\n",
+            "unrecognized arguments: --zzz; `pocketserve serve --help` lists its "
+            "options\n",
         ),
         (
             ["stop", "digits"],
@@ -134,7 +136,8 @@ def test_wrong_usage_exits_with_2(capsys, words):
         ),
         (
             ["demo", "more"],
-            "unrecognized arguments: more; `pocketserve demo --help` lists what it takes\n",
+            "unrecognized arguments: more; `pocketserve demo --help` lists its "
+            "options\n",
         ),
         (
             ["init", "x", "--pixels", "imagnet"],
@@ -942,7 +945,7 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
 
 
 def test_an_unserved_change_is_reported_once_per_model(capsys):
-    reason = "serves on as it was loaded: digits/model.toml: unknown key top_k"
+    reason = "is still served as it was loaded: digits/model.toml: unknown key top_k"
     entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": reason}
     _print_models(
         [
@@ -955,7 +958,7 @@ def test_an_unserved_change_is_reported_once_per_model(capsys):
 
 
 def test_a_pending_version_is_named(capsys):
-    reason = "pending: it is loaded in the background; version 1 answers requests that name none until then"
+    reason = "pending: it is being loaded; version 1 is the default version until then"
     entry = {"name": "digits", "version": "2", "state": "READY", "reason": reason}
     _print_models([{**entry, "version": "1", "reason": "", "default": True}, entry])
     assert f"note: digits version 2 is {reason}" in " ".join(
@@ -1078,7 +1081,7 @@ def test_tensors_on_a_narrow_terminal(run, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["{tmp}/broken.tflite"], "broken.tflite is no TFLite model"),
+        (["{tmp}/broken.tflite"], "broken.tflite is not a TFLite model"),
         (["{tmp}/missing.tflite", "--local"], "is not a file or folder"),
         (["nothing", "--local"], "there is no model 'nothing' in "),
         (["digits", "--local", "--models-dir", "{tmp}/nowhere"], "nowhere"),

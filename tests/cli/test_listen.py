@@ -147,10 +147,10 @@ def test_samples_without_a_header_are_all_read() -> None:
     [
         (header(8, code=85), "accepted are pcm8, pcm16"),
         (header(8, bits=12), "12 bits"),
-        (header(8)[:20], "a form that is too short"),
+        (header(8)[:20], "a truncated sample format"),
         (header(8)[:12], "no samples"),
         (b"RIFF\0\0\0\0WAVELIST\xff\xff\xff\xff", "a chunk of 4294967295 bytes"),
-        (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "no form of its samples"),
+        (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "no sample format"),
         (b"\0\0\0\x20ftypM4A " + bytes(99), "ffmpeg -i FILE -f wav"),
     ],
 )

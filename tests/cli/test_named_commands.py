@@ -258,7 +258,7 @@ def test_list_consents(state: Path, command: Run, words: list[str]) -> None:
     assert code == 1
     code, out, _ = command(*command_in(err))
     assert code == 0
-    assert "No code is trusted" in out
+    assert "Only code of the embedded models is trusted" in out
 
 
 def test_a_folder_of_versions_is_no_version(tmp_path: Path, state: Path) -> None:

@@ -138,7 +138,7 @@ def test_help_fits_a_narrow_terminal(capsys, monkeypatch) -> None:
     )
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "\n    stop         end the running server\n" in capsys.readouterr().out
+    assert "\n    stop         stop the running server\n" in capsys.readouterr().out
 
 
 def test_no_line_ends_between_a_number_and_its_unit(capsys, monkeypatch) -> None:

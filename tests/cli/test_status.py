@@ -54,7 +54,7 @@ def test_status_shows_running_servers(
     assert facts["address"] == own.url
     assert facts["process"] == str(own.process.pid)
     assert facts["folder"] == str(models_copy)
-    assert facts["requests"] == "1 answered, 1 refused or failed"
+    assert facts["requests"] == "1 answered, 1 rejected or failed"
     assert facts["power"] == "full"
     last_line = printed.splitlines()[-1]
     assert last_line.split()[:2] == ["petals", "tflite"]

@@ -314,7 +314,7 @@ def test_a_rejected_token_is_reported_with_its_origin(
     missing = tmp_path / "none"
     monkeypatch.setenv("POCKETSERVE_TOKEN", "x" * 43)
     for options, source in [
-        ({"token": "y" * 43}, "the token is the one that this client was given"),
+        ({"token": "y" * 43}, "the token is the one that was passed to this client"),
         ({}, "the token comes from the variable POCKETSERVE_TOKEN"),
         (
             {"token_file": missing},
@@ -815,7 +815,7 @@ def test_arrays_of_ml_dtypes_are_bf16():
 
 
 def test_default_datatypes_of_inputs(client):
-    with pytest.raises(TypeError, match="datatypes names inputs that are not given: y"):
+    with pytest.raises(TypeError, match="datatypes names unknown inputs: y"):
         client.infer(
             "petals", {"x": np.zeros((1, 3), np.float32)}, datatypes={"y": "BF16"}
         )

@@ -183,7 +183,9 @@ def test_v1(server: Server, digit: Array) -> None:
             httpx.HTTPStatusError, match=r"'instances' or 'inputs'.*'400 "
         ):
             await client.infer(server.url, {"rows": []}, "digits", headers=headers)
-        with pytest.raises(httpx.HTTPStatusError, match=r"not explained here.*'501 "):
+        with pytest.raises(
+            httpx.HTTPStatusError, match=r"explanations are not supported.*'501 "
+        ):
             await client.explain(
                 server.url, "digits", {"instances": []}, headers=headers
             )

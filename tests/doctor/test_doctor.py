@@ -266,7 +266,7 @@ PROBLEMS = {
     "address not there": (
         variable("HOST", "192.0.2.1"),
         "problem",
-        "cannot be listened on",
+        "is not an address to listen on",
         "--host 127.0.0.1",
     ),
     "killed": (
@@ -284,13 +284,13 @@ PROBLEMS = {
     "background": (
         plant_background,
         "warning",
-        "none of them a fastest one",
+        "none of the fastest",
         "Unrestricted",
     ),
     "memory unreadable": (
         lambda p: (p.base / "root/proc/meminfo").unlink(),
         "warning",
-        "does not tell how much memory",
+        "does not report the available memory",
         "POCKETSERVE_MEMORY_BUDGET",
     ),
     "little memory": (
@@ -350,7 +350,7 @@ PROBLEMS = {
     "battery tool fails": (
         lambda p: p.tool("termux-battery-status", "exit 1"),
         "warning",
-        "says nothing of use",
+        "returned nothing useful",
         "Termux:API app",
     ),
     "many processes": (
@@ -510,7 +510,7 @@ def test_models_that_a_running_server_still_serves_are_fine(phone) -> None:
     )
     marker.close()
     assert served.sentence.endswith(
-        "; a model that the running server had loaded before its fault goes on answering"
+        "; a model that the running server had loaded before its fault still answers"
     )
     assert served.fix == "pocketserve models"
 
@@ -551,7 +551,7 @@ def test_a_stopped_server_is_found(phone):
         phone.file(stat, f"{os.getpid()} (pocket) serve) {state} 1 1")
         finding = of_server_process(phone)
         assert finding.level is Level.PROBLEM
-        assert "is stopped and answers nobody" in finding.sentence
+        assert "is stopped and answers no requests" in finding.sentence
         assert finding.fix == f"kill -CONT {os.getpid()}"
     marker.close()
 
@@ -576,7 +576,7 @@ def test_a_frozen_server_is_found(phone, line, file, content):
     assert of_server_process(phone).level is Level.OK
     phone.file(f"root/sys/fs/cgroup/{file}", content.format(frozen))
     finding = of_server_process(phone)
-    assert "is frozen and answers nobody" in finding.sentence
+    assert "is frozen and answers no requests" in finding.sentence
     assert "open Termux" in finding.fix
     marker.close()
 

@@ -316,7 +316,7 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
     first = refusal(lambda: one.ask("petals"))
     assert first.code is ErrorCode.MODEL_FAILED
     assert first.message.startswith(
-        "failed to load 'petals' version 'tflite': petals.tflite is no TFLite model"
+        "failed to load 'petals' version 'tflite': petals.tflite is not a TFLite model"
     )
     assert one.state("petals") is State.FAILED
     assert one.engine.failure("petals", "tflite") == first.message
@@ -364,7 +364,7 @@ def test_a_failed_model_retains_no_request_bodies(bench, models_copy):
 
     def ask() -> weakref.ref[Body]:
         body = Body()
-        with pytest.raises(ApiError, match="is no TFLite model"):
+        with pytest.raises(ApiError, match="is not a TFLite model"):
             one.ask("petals")
         return weakref.ref(body)
 

@@ -312,7 +312,8 @@ def test_files_are_read_once_a_minute(caplog):
     assert not watch.low
     assert changes == [{BATTERY}, frozenset()]
     assert [record.getMessage() for record in caplog.records] == [
-        "low power (the battery is at 10 %): fewer threads, and background requests are refused",
+        "low power (the battery is at 10 %): fewer threads, and background requests "
+        "are rejected",
         "power is no longer low",
     ]
     clock.now += CHECK_INTERVAL_S

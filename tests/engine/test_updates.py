@@ -108,7 +108,7 @@ def test_requests_do_not_wait_for_a_new_version(
     for _ in range(20):
         assert one.ask() == ("1", 1.0)
     assert one.reason("2") == (
-        "pending: it is loaded in the background; version 1 answers requests that name none until then"
+        "pending: it is being loaded; version 1 is the default version until then"
     )
     assert one.service.status("m", None).ready
     assert one.request("/v2/models/m/config", method="GET")[0] == 200
@@ -129,7 +129,7 @@ def test_requests_do_not_wait_for_a_changed_file(
     for _ in range(20):
         assert one.ask() == ("1", 1.0)
     assert one.reason("1").startswith(
-        "serves on as it was loaded: its files changed, and are loaded in the background"
+        "is still served as it was loaded: its files changed and are being loaded"
     )
     stalled_loads.set()
     await_that(lambda: one.ask() == ("1", 3.0))
@@ -163,7 +163,7 @@ def test_an_unloaded_model_is_rejected_while_its_files_are_written(
     status, answer = one.request("/v2/models/m/infer")
     assert status == 503
     assert answer["code"] == "MODEL_NOT_READY"
-    assert "are being written; ask again" in answer["error"]
+    assert "are being written; try again" in answer["error"]
     monkeypatch.setattr(quiet, "QUIET_S", 0.1)
     assert one.ask() == ("1", 3.0)
 

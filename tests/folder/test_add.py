@@ -191,11 +191,11 @@ def test_add_completes_after_its_output_is_closed(folder: Path) -> None:
         (["weights.safetensors"], "weights.safetensors holds weights without a model"),
         (
             ["http://example.com/a.tflite"],
-            "http://example.com/a.tflite is not an address with https://",
+            "http://example.com/a.tflite is not an https:// address",
         ),
         (
             ["ftp://example.com/a.tflite"],
-            "ftp://example.com/a.tflite is not an address with https://",
+            "ftp://example.com/a.tflite is not an https:// address",
         ),
         (["hf:only-one"], "'hf:only-one' is not hf:ORG/REPO"),
         (["damaged.tflite"], "damaged is not added, since it cannot be served"),
@@ -267,8 +267,8 @@ def test_a_model_with_code_needs_consent(
     code, out, _ = add(source)
     assert code == 0
     assert (
-        f"tflite: it holds code, which runs after: pocketserve trust {folder / 'own'}"
-        in out.replace("\n  ", " ")
+        "tflite: it contains code, which needs your consent: pocketserve trust "
+        f"{folder / 'own'}" in out.replace("\n  ", " ")
     )
     assert "task.py" in contents(folder / "own")
 
@@ -648,7 +648,7 @@ def test_redirects_are_limited(add: Add, folder: Path, hub: StandIn) -> None:
     assert add(f"{hub.url}/old", "--name", "numbers")[0] == 0
     assert "it redirects more than 5 times" in add(f"{hub.url}/loop")[2]
     assert (
-        "http://example.com/a.tflite is not an address with https://"
+        "http://example.com/a.tflite is not an https:// address"
         in add(f"{hub.url}/out")[2]
     )
     hub.statuses["/none.tflite"] = 404
@@ -769,9 +769,9 @@ def test_hub_errors_leave_nothing(
     sentences = {
         "hf:org/none": "org/none at main: there is no such repository, or it is private",
         "hf:org/numbers@v9": "org/numbers at v9: there is no such revision",
-        "hf:org/numbers/a.tflite": "org/numbers/a.tflite holds no model file of a kind that is served",
+        "hf:org/numbers/a.tflite": "org/numbers/a.tflite holds no model file of a supported kind",
         "hf:org/numbers/README.md": "org/numbers/README.md is not a model file",
-        "hf:org/weights": "weights alone are no model: look for an ONNX or TFLite export of it",
+        "hf:org/weights": "weights alone are not a model: look for an ONNX or TFLite export of it",
         "hf:org/gated": "is behind an agreement: log in there, set HF_TOKEN, and accept it",
         "hf:org/broken": "the hub answers 500",
         "hf:org/other": "does not answer like the hub; check HF_ENDPOINT",
@@ -834,7 +834,9 @@ def test_add_uses_the_named_folder(
     monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(folder))
     assert main(["add", source]) == 0
     assert main(["add", source, "--models-dir", str(folder / "digits")]) == 1
-    assert "is one model; name the folder that models lie in" in capsys.readouterr().err
+    assert (
+        "is one model; name the folder that contains models" in capsys.readouterr().err
+    )
 
 
 def test_the_largest_gguf_file_that_fits_is_taken(
@@ -952,7 +954,7 @@ def test_the_index_names_the_weights_of_a_hugging_face_folder(
         (
             {},
             {"a": "../x.safetensors"},
-            "names '../x.safetensors', which is no weights",
+            "names '../x.safetensors', which is not a weights",
         ),
         ({}, {"a": "none.safetensors"}, "has no none.safetensors"),
     ],

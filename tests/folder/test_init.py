@@ -239,7 +239,8 @@ def test_init_completes_a_manifest_without_a_task(run: Run, folder: Path) -> Non
     [
         (
             [],
-            "nothing shows what bare does; say it: --task image-classification or object-detection",
+            "nothing shows what bare does; name it: --task image-classification or "
+            "object-detection",
         ),
         (
             ["--task", "question-answering"],
@@ -348,7 +349,7 @@ def test_answer_questions_on_a_terminal(
     assert [question.partition(" [")[0] for question in questions[2:]] == [
         *["File with the names of its classes, one a line"] * 2,
         "How does it expect pixels (leave empty if unknown)?",
-        "Its scores are no probabilities. Which activation makes them so?",
+        "Its scores are not probabilities. Which activation makes them so?",
     ]
 
 

@@ -76,7 +76,7 @@ def test_remove_a_version(run: Run, folder: Path) -> None:
     """
     code, out, _ = run("remove", "own", "--version", "small", "--yes")
     assert code == 0
-    assert "Requests that name no version are answered by full now." in out
+    assert "The default version is now full." in out
     assert (folder / "own" / "model.toml").read_text() == (
         '# mine\ntask = "image-classification"\nlabels = "labels.txt"\n\n[versions.full]\nfile = "digits.tflite"\n\n'
     )
@@ -128,7 +128,7 @@ def test_remove_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
     [
         (
             ["remove", "own"],
-            "nobody can be asked here; add --yes to delete these files",
+            "there is no terminal to ask on; add --yes to delete these files",
         ),
         (["remove", "owm", "--yes"], "there is no model 'owm' in"),
         (["remove", "../outside", "--yes"], "name the model, not a path"),
@@ -172,7 +172,7 @@ def test_rename_a_model(run: Run, folder: Path) -> None:
     assert run("rename", "own", "mine") == (0, "own is called mine now.\n", "")
     (folder / "plain" / "task.py").write_text("raise SystemExit")
     assert (
-        f"runs after: pocketserve trust {folder / 'coded'}\n"
+        f"needs your consent: pocketserve trust {folder / 'coded'}\n"
         in run("rename", "plain", "coded")[1]
     )
     assert run("rename", "bare", "two")[0] == 0

@@ -18,7 +18,7 @@ from trusting import trust_one
 
 ZEROS = json.dumps([[[0.0]] * 8] * 8).encode()
 NUMBERS = b"[5.1,3.5,1.4]"
-KEPT = "serves on as it was loaded: "
+KEPT = "is still served as it was loaded: "
 
 
 class Served:
@@ -152,7 +152,7 @@ def test_a_broken_file_is_tried_once_while_the_old_one_serves(
         )
     )
     assert [served.predict() for _ in range(3)] == [before] * 3
-    assert served.count_in_log("petals.tflite is no TFLite model") == 1
+    assert served.count_in_log("petals.tflite is not a TFLite model") == 1
     file.write_bytes(good)
     until(lambda: served.count_in_log("loaded petals/tflite") == 2)
     assert served.predict() == before
@@ -173,7 +173,7 @@ def test_consent_to_another_model_does_not_retry_a_broken_one(
         trust_one(served.models, other, tmp_path / "state")
         answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
         assert answer.status_code == 503, answer.text
-    assert served.count_in_log("petals.tflite is no TFLite model") == 1
+    assert served.count_in_log("petals.tflite is not a TFLite model") == 1
 
 
 def test_a_broken_manifest_keeps_the_old_model_serving(served: Served) -> None:
@@ -189,7 +189,10 @@ def test_a_broken_manifest_keeps_the_old_model_serving(served: Served) -> None:
     assert served.predict() == before
     served.index()
     assert (
-        served.count_in_log("petals serves on as it was loaded: petals/model.toml") == 1
+        served.count_in_log(
+            "petals is still served as it was loaded: petals/model.toml"
+        )
+        == 1
     )
     assert served.note().startswith(f"{KEPT}petals/model.toml: not valid TOML")
     served.edit("petals/model.toml", "task : ", "task = ")
@@ -287,7 +290,7 @@ def test_a_file_is_used_once_its_writer_closes_it(
         half.write(content[100:])
     until(lambda: served.count_in_log("loaded petals/tflite") == 2)
     assert predict(client, "petals") == expected
-    assert served.count_in_log("is no TFLite model") == 0
+    assert served.count_in_log("is not a TFLite model") == 0
 
 
 def test_a_models_folder_is_moved_away_and_back(served: Served, client: Client) -> None:

@@ -217,8 +217,7 @@ def test_a_start_prints_the_served_models(new_server, models_copy, tmp_path):
         in log.read_text()
     )
     assert (
-        "'my petals.tflite' is passed over: a model's name has no spaces"
-        in log.read_text()
+        "'my petals.tflite' is skipped: a model's name has no spaces" in log.read_text()
     )
     empty = tmp_path / "nothing"
     empty.mkdir()
@@ -330,10 +329,10 @@ def test_a_token_file_without_a_token_is_rejected(tmp_path, content):
         (["nowhere"], 1, "nowhere cannot be read"),
         (["--host", "0.0.0.0", "--no-auth"], 2, "--no-auth works on loopback only"),
         (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
-        (["--http-port", "70000"], 2, "http_port must lie between 0 and 65535"),
-        (["--socket-port", "70000"], 2, "socket_port must lie between 0 and 65535"),
+        (["--http-port", "70000"], 2, "http_port must be between 0 and 65535"),
+        (["--socket-port", "70000"], 2, "socket_port must be between 0 and 65535"),
         (["--http-port", "high"], 2, "--http-port must be a whole number"),
-        (["--queue-limit", "0"], 2, "queue_limit must lie between 1"),
+        (["--queue-limit", "0"], 2, "queue_limit must be between 1"),
         (["--memory-budget", "much"], 2, "--memory-budget must be a size such as 512M"),
         (["--log-level", "loud"], 2, "log_level must be"),
         (["--load", "nothing"], 1, "--load nothing: "),

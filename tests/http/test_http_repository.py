@@ -467,7 +467,7 @@ def test_a_broken_model_has_a_reason_and_the_others_keep_serving(
     server = new_server(models_copy)
 
     for model, reason in (
-        ("petals", "petals.tflite is no TFLite model"),
+        ("petals", "petals.tflite is not a TFLite model"),
         ("broken", "damaged"),
         ("empty", "TFL3"),
     ):
@@ -543,7 +543,7 @@ def test_the_index_shows_changes_of_the_folder(new_server, models_copy, refused)
     shutil.copy(models_copy / "copied.tflite", models_copy / "my copy.tflite")
     state, reason = index(server)["my copy.tflite", ""]
     assert state == "UNAVAILABLE"
-    assert "'my copy.tflite' is passed over: a model's name has no spaces" in reason
+    assert "'my copy.tflite' is skipped: a model's name has no spaces" in reason
     shutil.copy(
         models_copy / "copied.tflite", os.fsencode(models_copy) + b"/\xff .tflite"
     )

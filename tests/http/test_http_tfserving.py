@@ -189,7 +189,7 @@ def test_bytes_are_sent_as_base64(kit_server):
 
 def test_outputs_without_a_row_per_instance_are_rejected(kit_server, refused):
     answer = predict(kit_server, "strings", {"instances": ["a", "b"]})
-    assert "ask with 'inputs'" in refused(answer, 400, "INVALID_REQUEST")
+    assert "use 'inputs'" in refused(answer, 400, "INVALID_REQUEST")
 
 
 def test_several_inputs_are_named_in_every_row(kit_server, refused):

@@ -111,7 +111,7 @@ def test_a_broken_version_changes_nothing(
     assert [served.ask() for _ in range(5)] == [(200, "1", 1.0)] * 5
     reason = served.row("2")["reason"]
     assert "failed to load 'm' version '2'" in reason
-    assert reason.endswith("version 1 answers requests that name none")
+    assert reason.endswith("version 1 is the default version")
     assert served.row("1")["default"] is True
     assert served.is_ready()
     assert not served.is_ready("/v2/models/m/versions/2/ready")

@@ -178,7 +178,7 @@ BAD_FIELDS = [
     ({"seed": 2**32 - 1}, "'seed'"),
     ({"stream": False, "stream_options": {"include_usage": True}}, "needs stream"),
     ({"modalities": ["text", "audio"]}, 'must be ["text"]'),
-    ({"audio": {"voice": "x"}}, "texts only"),
+    ({"audio": {"voice": "x"}}, "only text"),
     ({"functions": [FUNCTION]}, "send tools"),
     ({"function_call": "auto"}, "send tools"),
     ({"web_search_options": {}}, "can't reach the network"),
@@ -221,7 +221,7 @@ def test_pictures_are_refused_and_never_fetched(llm_server: Server, url: str) ->
     answer = chat(llm_server, messages=[{"role": "user", "content": [part]}])
     assert answer.status_code == 400
     fault = answer.json()["error"]
-    assert "texts only" in fault["message"]
+    assert "only text" in fault["message"]
     assert fault["param"] == "messages[0].content[0]"
 
 

@@ -53,5 +53,5 @@ def test_scores_that_are_no_numbers_are_an_error(
     import torch
 
     sampler = Sampler(torch, Sampling(temperature=temperature, seed=1))
-    with pytest.raises(ValueError, match="scores are no numbers"):
+    with pytest.raises(ValueError, match="scores are not numbers"):
         sampler.choose(torch.tensor([0.0, value, 1.0]), [])

@@ -149,7 +149,7 @@ def test_weights_that_are_no_numbers_fail_the_trial(tmp_path: Path) -> None:
     safetensors.numpy.save_file(tensors, weights, {"format": "pt"})
     session = RUNTIME.open(ModelSource(path))
     try:
-        with pytest.raises(ModelLoadError, match="outputs are no numbers"):
+        with pytest.raises(ModelLoadError, match="outputs are not numbers"):
             session.try_out()
     finally:
         session.close()

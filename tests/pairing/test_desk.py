@@ -167,7 +167,7 @@ def test_the_oldest_exchange_is_evicted_without_costing_a_try(
     public = ClientExchange("000000").begin()
     for _ in range(MAX_EXCHANGES):
         desk.begin(public)
-    with pytest.raises(ApiError, match="another app has interfered"):
+    with pytest.raises(ApiError, match="another app interfered"):
         ours()
     assert desk.state().tries == TRIES
     assert attempt(desk, code) == TOKEN

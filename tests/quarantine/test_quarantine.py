@@ -117,7 +117,7 @@ def test_a_state_folder_that_cannot_be_made_is_tolerated(
     assert not list((tmp_path / "system").iterdir())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(
-        ApiError, match="no room to try the file in: Not a directory; make room in"
+        ApiError, match="no space to try the file: Not a directory; make room in"
     ) as error:
         check(
             Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=120)),
@@ -341,7 +341,7 @@ def test_outputs_of_only_nan_are_refused(
     if free:
         check(quarantine, entry(tmp_path / "models"))
         return
-    with pytest.raises(ModelLoadError, match="'y' is not a number throughout"):
+    with pytest.raises(ModelLoadError, match="'y' is NaN for every input"):
         check(quarantine, entry(tmp_path / "models"))
 
 
@@ -392,7 +392,7 @@ def test_a_masked_mean_is_not_damage(
     onnx.save(masked_mean(onnx, damaged=damaged), tmp_path / "models" / "m.onnx")
     found = entry(tmp_path / "models")
     if damaged:
-        ways = "'logits' is not a number throughout.*`pocketserve serve --no-quarantine`.*inspect --release"
+        ways = "'logits' is NaN for every input.*`pocketserve serve --no-quarantine`.*inspect --release"
         with pytest.raises(ModelLoadError, match=ways):
             check(quarantine, found)
         return
@@ -401,7 +401,7 @@ def test_a_masked_mean_is_not_damage(
         quarantine.key(*found)
     )
     assert kept is not None
-    assert kept.reason == "its output 'logits' is not a number where only zeros go in"
+    assert kept.reason == "its output 'logits' is NaN for an input of zeros"
 
 
 @pytest.mark.onnx
@@ -638,7 +638,8 @@ def test_a_trial_without_a_process_is_postponed(
 
     monkeypatch.setattr("subprocess.Popen", fail)
     with pytest.raises(
-        ApiError, match=r"a process for the file's trial cannot be had \(Resource temp"
+        ApiError,
+        match=r"no process could be started for the file's trial \(Resource temp",
     ) as error:
         check(quarantine, entry(folder))
     assert error.value.code is ErrorCode.MODEL_NOT_READY

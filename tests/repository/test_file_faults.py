@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another format": (
         lambda file: file.write_bytes(b"GIF89a" * 99),
-        "rename it after what it is",
+        "give it the right ending",
     ),
 }
 

@@ -423,17 +423,17 @@ UNKNOWN = {
     ),
     "activation": (
         {"activation": 1, "task": "image-classification"},
-        "unknown key activation; it belongs into [class",
+        "unknown key activation; it belongs in [class",
     ),
     "activation, no task": (
         {"activation": 1},
-        "unknown key activation; it belongs into [detection] or [segmentation]",
+        "unknown key activation; it belongs in [detection] or [segmentation]",
     ),
-    "mean": ({"mean": 1}, "unknown key mean; it belongs into [image]"),
-    "names": ({"names": []}, "unknown key names; it belongs into [features]"),
+    "mean": ({"mean": 1}, "unknown key mean; it belongs in [image]"),
+    "names": ({"names": []}, "unknown key names; it belongs in [features]"),
     "pose.mean": (
         {"pose": {"mean": 1}},
-        "unknown key pose.mean; it belongs into [image]",
+        "unknown key pose.mean; it belongs in [image]",
     ),
     "image.task": (
         {"image": {"task": ""}},
@@ -449,11 +449,13 @@ UNKNOWN = {
     ),
     "top_k": (
         {"top_k": 3},
-        "unknown key top_k; each request says it, as the parameter top_k: `pocketserve predict` takes --top-k N",
+        "unknown key top_k; each request states it, as the parameter top_k: "
+        "`pocketserve predict` takes --top-k N",
     ),
     "image.annotate": (
         {"image": {"annotate": "png"}},
-        "unknown key image.annotate; each request says it, as the parameter annotate: `pocketserve predict` takes",
+        "unknown key image.annotate; each request states it, as the parameter "
+        "annotate: `pocketserve predict` takes",
     ),
     "inputs[1].dtype": (
         {"inputs": [SPEC, SPEC | {"dtype": ""}]},

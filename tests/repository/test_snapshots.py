@@ -235,7 +235,7 @@ def test_a_file_written_during_the_copy_is_rejected(
 
     monkeypatch.setattr(snapshots, "_copy", copy_and_write)
     with pytest.raises(
-        ApiError, match=r"m\.tflite are being written; ask again once they are there"
+        ApiError, match=r"m\.tflite are being written; try again when they are complete"
     ) as caught:
         store.take(version, entry.folder)
     assert caught.value.code is ErrorCode.MODEL_NOT_READY
@@ -262,7 +262,7 @@ def test_a_missing_state_folder_is_no_error(
     shutil.rmtree(tmp_path / "temporary")
     with pytest.raises(
         ApiError,
-        match=r"no place for a private copy of m\.tflite \(1000 bytes\): .*make room in",
+        match=r"no space for a private copy of m\.tflite \(1000 bytes\): .*make room in",
     ) as no:
         store.take(version, entry.folder)
     assert no.value.code is ErrorCode.MODEL_NOT_READY
@@ -296,8 +296,8 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
         command, stderr=subprocess.PIPE, text=True, timeout=60, env=environment
     )
     assert (
-        "there is no place for a private copy of m.tflite (1000 bytes): File too large; make room in"
-        in done.stderr
+        "there is no space for a private copy of m.tflite (1000 bytes): File too "
+        "large; make room in" in done.stderr
     )
     assert list((tmp_path / "state" / FOLDER).iterdir()) == []
     assert list(temporary.iterdir()) == []

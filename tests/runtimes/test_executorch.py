@@ -206,7 +206,7 @@ def test_the_hostile_file_is_refused(assets: Path):
     hostile = assets.parent / "hostile" / "executorch-abort-garbage.pte"
     if not hostile.is_file():
         pytest.skip("the folder of hostile files is not there")
-    with pytest.raises(ModelLoadError, match="is no ExecuTorch program"):
+    with pytest.raises(ModelLoadError, match="is not an ExecuTorch program"):
         opened(hostile)
 
 

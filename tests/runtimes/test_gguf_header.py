@@ -70,9 +70,9 @@ def test_an_embedding_model_names_its_pooling(path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no GGUF file"),
-        (b"GGUF\3\0\0\0", "no GGUF file"),
-        (b"GGML" + head_bytes()[4:], "no GGUF file"),
+        (b"", "not a GGUF file"),
+        (b"GGUF\3\0\0\0", "not a GGUF file"),
+        (b"GGML" + head_bytes()[4:], "not a GGUF file"),
         (head_bytes(version=0), "version 0"),
         (head_bytes(version=99), "version 99"),
         (head_bytes(tensors=2**31), "2147483648 tensors"),

@@ -107,8 +107,8 @@ def test_pickled_weights_are_refused_with_a_way_out(tmp_path: Path) -> None:
     [
         ({}, "has no weight_map"),
         ({"weight_map": {"a": "gone.safetensors"}}, "has no gone.safetensors"),
-        ({"weight_map": {"a": "../x.safetensors"}}, "which is no weights file"),
-        ({"weight_map": {"a": "x.bin"}}, "which is no weights file"),
+        ({"weight_map": {"a": "../x.safetensors"}}, "which is not a weights file"),
+        ({"weight_map": {"a": "x.bin"}}, "which is not a weights file"),
     ],
 )
 def test_faults_of_an_index_are_explained(

@@ -330,7 +330,7 @@ def test_code_in_the_configuration_is_not_run(models: Path, tmp_path: Path) -> N
 def test_pickles_are_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "m.h5"
     path.write_bytes(pickle.dumps({"a": 1}))
-    assert "is no HDF5 file" in refusal(path)
+    assert "is not an HDF5 file" in refusal(path)
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
@@ -344,9 +344,9 @@ def test_truncated_files_are_refused(
     assert any(
         words in refusal(path)
         for words in (
-            "no whole Keras archive",
-            "damaged or cut short",
-            "is no HDF5 file",
+            "not a complete Keras archive",
+            "damaged or truncated",
+            "is not an HDF5 file",
         )
     )
 
@@ -379,7 +379,7 @@ def test_a_file_of_weights_only_is_explained(models: Path) -> None:
 
 
 def test_a_model_without_inputs_is_explained(models: Path) -> None:
-    assert "does not say what it takes" in refusal(models / "unbuilt.keras")
+    assert "does not state its inputs" in refusal(models / "unbuilt.keras")
 
 
 @pytest.mark.parametrize("name", ["two.keras", "two.h5"])

@@ -851,12 +851,12 @@ LOAD_FAILURES = [
         r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file",
     ),
     (onnx.ModelProto(), "there is no graph in it|is empty"),
-    (b"", r"m\.onnx is no ONNX model, or damaged .*is empty.*; copy or export"),
-    (b"PK\3\4" + bytes(100), r"m\.onnx is no ONNX model, or damaged"),
-    (b"<!DOCTYPE html><html></html>", r"m\.onnx is no ONNX model, or damaged"),
+    (b"", r"m\.onnx is not an ONNX model, or damaged .*is empty.*; copy or export"),
+    (b"PK\3\4" + bytes(100), r"m\.onnx is not an ONNX model, or damaged"),
+    (b"<!DOCTYPE html><html></html>", r"m\.onnx is not an ONNX model, or damaged"),
     (
         identity(T.FLOAT).SerializeToString()[:-9],
-        r"m\.onnx is no ONNX model, or damaged or cut short",
+        r"m\.onnx is not an ONNX model, or damaged or truncated",
     ),
 ]
 
@@ -1016,7 +1016,7 @@ def test_a_provider_without_any_operator_is_not_listed(opened: Opener):
     if knows:
         with pytest.raises(
             ModelLoadError,
-            match="AzureExecutionProvider takes nothing of this model; available are ",
+            match="AzureExecutionProvider runs no part of this model; available are ",
         ):
             opened(
                 identity(T.FLOAT), providers=["AzureExecutionProvider"], required=True
@@ -1144,15 +1144,15 @@ BAD_EXTERNAL_DATA = [
     (
         "short.bin",
         {},
-        r"'short.bin', which is cut short \(40 of at least 64 bytes\); copy that file again",
+        r"'short.bin', which is truncated \(40 of at least 64 bytes\); copy that file again",
     ),
     (
         "lfs.bin",
         {},
         "m.onnx keeps its weights elsewhere, and lfs.bin is only a pointer of Git LFS: run git lfs pull",
     ),
-    ("w.bin", {"offset": 32}, r"cut short \(64 of at least 96 bytes\)"),
-    ("w.bin", {"length": 1 << 40}, "cut short"),
+    ("w.bin", {"offset": 32}, r"truncated \(64 of at least 96 bytes\)"),
+    ("w.bin", {"length": 1 << 40}, "truncated"),
     ("w.bin", {"offset": -1}, "the place of a tensor's weights is not a number"),
     ("w.bin", {"offset": "9" * 30}, "the place of a tensor's weights is not a number"),
     ("w.bin", {"length": 32}, "cannot load m.onnx.*size mismatch"),

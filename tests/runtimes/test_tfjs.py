@@ -610,7 +610,7 @@ def test_a_damaged_model_json_is_refused(
     runtime: TfjsRuntime, folder: Path, content: bytes
 ) -> None:
     (folder / "model.json").write_bytes(content)
-    assert "is no whole TensorFlow.js model" in refusal(runtime, folder)
+    assert "is not a complete TensorFlow.js model" in refusal(runtime, folder)
 
 
 def test_hostile_weights_are_refused(runtime: TfjsRuntime, tmp_path: Path) -> None:

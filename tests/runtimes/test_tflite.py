@@ -520,7 +520,7 @@ def test_other_files_are_refused_before_a_framework_reads_them(
 ):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
-    with pytest.raises(ModelLoadError, match=r"model\.tflite is no TFLite model"):
+    with pytest.raises(ModelLoadError, match=r"model\.tflite is not a TFLite model"):
         TfliteRuntime(packages=()).open(ModelSource(path))
 
 
@@ -539,7 +539,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: float):
     path.write_bytes(whole[: int(len(whole) * kept)])
     with pytest.raises(
         ModelLoadError,
-        match=r"model\.tflite is damaged or cut short \(.+\); copy the file again",
+        match=r"model\.tflite is damaged or truncated \(.+\); copy the file again",
     ):
         RUNTIME.open(ModelSource(path))
 

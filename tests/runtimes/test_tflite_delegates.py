@@ -158,11 +158,12 @@ def test_xnnpack_does_not_hide_an_unused_delegate(
     assert opened(name).device == "cpu"
     (text,) = warnings(caplog)
     assert text.endswith(
-        f"{name}.tflite runs without the delegate libours.so, which takes nothing of this model's main graph"
+        f"{name}.tflite runs without the delegate libours.so, which runs no part of "
+        "this model's main graph"
     )
     with pytest.raises(
         ModelLoadError,
-        match=r"the delegate libours\.so takes nothing of .+ remove required",
+        match=r"the delegate libours\.so runs no part of .+ remove required",
     ):
         opened(name, required=True)
 
@@ -334,7 +335,7 @@ def test_a_model_fault_is_reported_as_without_a_delegate(
 def test_a_library_without_a_delegate_is_refused(
     other_library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    fault = "is no TFLite delegate (it has no tflite_plugin_create_delegate)"
+    fault = "is not a TFLite delegate (it has no tflite_plugin_create_delegate)"
     assert added(in_folder(tmp_path, delegate=str(other_library)), 1) == [2]
     assert warnings(caplog) == [
         f"two_inputs.tflite runs without the delegate libother.so, which {fault}"

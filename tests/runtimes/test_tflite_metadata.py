@@ -319,7 +319,7 @@ def test_vectors_longer_than_the_file_are_refused(tmp_path: Path, count: int):
 def test_an_offset_to_itself_is_refused(tmp_path: Path):
     flat = Flat(b"M001")
     one_tensor(flat, 0)
-    with pytest.raises(DamagedFileError, match="leads to itself"):
+    with pytest.raises(DamagedFileError, match="points to itself"):
         read(tmp_path, bytes(flat.data))
 
 

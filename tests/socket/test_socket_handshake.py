@@ -171,7 +171,7 @@ def test_a_server_without_a_token_needs_no_proof(new_server, models_copy):
         connection.send(document(FrameType.AUTH, {}))
         assert "proof" not in json.loads(bytes(connection.frame(FrameType.READY).body))
         assert connection.socket.fileno() > 0
-    with pytest.raises(Exception, match="does not ask for the token"):
+    with pytest.raises(Exception, match="does not require the token"):
         Framed(server.socket_port, "a" * 43)
 
 

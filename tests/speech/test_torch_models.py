@@ -89,7 +89,7 @@ def test_onnx_files_of_a_folder_come_first(tmp_path: Path) -> None:
         ("d_model", None, "d_model is not a whole number"),
         ("d_model", 64, r"conv1\.weight is \[32, 8, 3\]"),
         ("encoder_layers", 3, "is missing"),
-        ("decoder_attention_heads", 5, "no multiple"),
+        ("decoder_attention_heads", 5, "not a multiple"),
         ("vocab_size", 1 << 40, "vocab_size is not"),
     ],
 )

@@ -46,7 +46,7 @@ ADVICE: dict[
     ),
     "scores of texts": (
         *(TOKENS, {"y": (-1, 3)}, {"vocab.txt": "a"}),
-        'a tokenizer lies beside it, and it answers few scores: write task = "text-classification"',
+        'a tokenizer lies beside it, and it returns few scores: write task = "text-classification"',
     ),
     "starts and ends": (
         TOKENS,

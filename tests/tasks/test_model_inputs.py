@@ -213,7 +213,7 @@ def test_features_name_columns(tmp_path: Path) -> None:
             b'[41, "Bonn"]',
             "2 values do not make a whole row; the model takes 3: age, city, pay",
         ),
-        (b'[[41, "Bonn", 1.5], 7]', "row 1 is no array, others are"),
+        (b'[[41, "Bonn", 1.5], 7]', "row 1 is not an array, others are"),
         (b'[[41, "Bonn", [1.5]]]', "got JSON of shape"),
         (b'{"age": 41, "city": "Bonn"}', "feature 'pay' is missing"),
         (b'{"age": 41, "city": 5, "pay": 1}', "input 'city': data"),

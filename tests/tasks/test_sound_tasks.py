@@ -184,7 +184,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "too long": (wav(tone(2)), {}, "lasts 2.0 seconds"),
     "JSON of words": (b'["a"]', {}, "numbers from -1 to 1"),
     "JSON of a huge integer": (b"[1" + b"0" * 400 + b"]", {}, "numbers from -1 to 1"),
-    "JSON of no numbers": (b"[NaN]", {}, "no numbers"),
+    "JSON of no numbers": (b"[NaN]", {}, "not numbers"),
     "nothing in JSON": (b"[]", {}, "holds no samples"),
     "npy of words": (
         npy(np.array(["a"])),

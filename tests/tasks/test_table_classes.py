@@ -308,7 +308,7 @@ def test_the_advice_for_tables_of_classes_works(tmp_path: Path) -> None:
 
     with pytest.raises(
         ApiError,
-        match='it answers labels with their scores: write task = "tabular-classification"',
+        match='it returns labels with their scores: write task = "tabular-classification"',
     ):
         ask(path, "a text", "")
     assert labels_of(ask(path, [3, 1, 2], CLASSIFIER))[0] == "1"

@@ -141,8 +141,8 @@ BAD = {
         b"RIFF\0\0\0\0WAVE" + format_chunk(3, 1, 8000, 16) + DATA,
         "format 3, 16 bits",
     ),
-    "NaN": (wav(np.array([[np.nan]]), bits=32, floating=True), "no numbers"),
-    "infinite": (wav(np.array([[np.inf]]), bits=64, floating=True), "no numbers"),
+    "NaN": (wav(np.array([[np.nan]]), bits=32, floating=True), "not numbers"),
+    "infinite": (wav(np.array([[np.inf]]), bits=64, floating=True), "not numbers"),
 }
 
 

@@ -292,7 +292,7 @@ CASES = [
         DIGITS,
         JSON,
         b'{"b64":"aGVsbG8=","top_k":1}',
-        error="'top_k', parameters belong into the query",
+        error="'top_k', parameters belong in the query",
     ),
     Case(
         "Node address instead of a file",

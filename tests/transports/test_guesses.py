@@ -72,7 +72,8 @@ def test_followed_advice_is_not_repeated(
         with pytest.raises(ServerError, match="failed to load"):
             client.load("plain")
         with pytest.raises(
-            ServerError, match=r"model\.toml has a fault: .*; the old one serves on"
+            ServerError,
+            match=r"model\.toml has a fault: .*; the old one is still served",
         ) as caught:
             client.predict("plain", plain_picture())
         assert "write task" not in str(caught.value)

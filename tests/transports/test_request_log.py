@@ -282,7 +282,8 @@ def test_requests_do_not_wait_for_a_blocked_log(tmp_path: Path) -> None:
         text += read_until(reader, " B out")
     os.close(reader)
     missing = re.search(
-        r"WARNING (\d+) lines are missing here: nobody read standard error\n", text
+        r"WARNING (\d+) lines are missing here, because nothing read standard error\n",
+        text,
     )
     assert missing is not None
     assert int(missing[1]) + text.count(" GET /v2/models ") >= 60
@@ -301,7 +302,7 @@ def test_long_lines_are_cut_when_there_is_no_room() -> None:
         assert 0 < len(begun) < 3000
         handler.emit(logging.makeLogRecord({"msg": "there again"}))
         assert os.read(reader, 8192).decode() == (
-            "\n2 lines are missing here: nobody read standard error\nthere again\n"
+            "\n2 lines are missing here, because nothing read standard error\nthere again\n"
         )
     os.close(reader)
 
@@ -365,7 +366,7 @@ def test_unauthenticated_requests_cannot_fill_the_log(
         log._has_room(1 << 40)
     assert not log._has_room(1 << 40)
     assert log._has_room(1 + (1 << 40))
-    assert caplog.messages == ["6 more requests without the token are not listed"]
+    assert caplog.messages == ["6 more requests without the token were not logged"]
     log.write("http", "get\n", "/a b\n", "m", 200, **sizes)
     assert " - /a%20b%0A 200 m " in caplog.messages[-1]
 

@@ -184,7 +184,7 @@ def test_an_unreadable_input_is_reported(visited: Visit, tmp_path: Path) -> None
     odd.write_bytes(b"no picture at all")
     visited.open_model("digits", "picture")
     choose(visited, odd)
-    assert "The model cannot take this input." in visited.problem("INVALID_INPUT")
+    assert "The model does not accept this input." in visited.problem("INVALID_INPUT")
     choose(visited, SEVEN)
     visited.best("7")
     assert visited.page.locator(".problem").count() == 0

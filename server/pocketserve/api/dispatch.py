@@ -60,7 +60,7 @@ class MethodNotAllowedError(ApiError):
 
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
         usable = " or ".join(name for name in allowed if name != "HEAD")
-        text = f"Method Not Allowed: {method[:16]} is not possible on this path; use {usable}"
+        text = f"Method Not Allowed: {method[:16]} is not allowed on this path; use {usable}"
         super().__init__(ErrorCode.METHOD_NOT_ALLOWED, text)
         self.allowed = allowed
 
@@ -235,11 +235,11 @@ def check_owner(route: Route | None, app: str | None) -> None:
         if app == PAGE:
             raise ApiError(
                 ErrorCode.SESSION_REFUSED,
-                "this takes the installation's own token, and no page's session",
+                "this requires the installation's token, not a page's session",
             )
         raise ApiError(
             ErrorCode.UNAUTHORIZED,
-            "this takes the installation's own token, and none of a single app",
+            "this requires the installation's token, not an app's",
         )
 
 
@@ -292,8 +292,8 @@ def _open(
         if route.local and service.replica is not None:
             raise ApiError(
                 ErrorCode.NOT_IMPLEMENTED,
-                "this would reach one worker of several; change the files or settings "
-                "and restart the server instead",
+                "this would reach only one of several workers; change the files or "
+                "settings and restart the server instead",
             )
         handler = load_handler(route.handler_name)
         text_size = request.json_length
@@ -366,7 +366,5 @@ def failure(
     if isinstance(error, ApiError):
         return error_response(error)
     log.error("unexpected error in %s", action, exc_info=error)
-    text = (
-        f"the server failed unexpectedly ({type(error).__name__}); its log says where"
-    )
+    text = f"the server failed unexpectedly ({type(error).__name__}); see its log"
     return error_response(ApiError(ErrorCode.INTERNAL, text))

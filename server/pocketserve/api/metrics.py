@@ -127,13 +127,13 @@ def _rows(service: Service) -> Iterator[MetricRow]:
 def _values_of_server(service: Service) -> Iterator[MetricRow]:
     engine = service.engine
     rows = {
-        ("models_memory_bytes", "Memory that loaded models hold, estimated"): (
+        ("models_memory_bytes", "Estimated memory of loaded models"): (
             engine.memory_held()
         ),
-        ("memory_budget_bytes", "Memory that they may hold together"): (
+        ("memory_budget_bytes", "Memory limit of all loaded models"): (
             engine.memory_budget
         ),
-        ("usable_cores", "Cores that it may use now"): engine.usable_cores,
+        ("usable_cores", "Cores that the server may use now"): engine.usable_cores,
     }
     for (name, text), value in rows.items():
         yield MetricRow("Gauge", name, text, (), [((), value)])
@@ -151,7 +151,7 @@ def _values_of_server(service: Service) -> Iterator[MetricRow]:
 
 
 def _low_power(service: Service) -> MetricRow:
-    text = "Whether there are fewer threads and no background requests, by reason"
+    text = "Whether low power is on, by reason"
     row = MetricRow("Gauge", "low_power", text, ["reason"])
     for reason in REASONS:
         row.add([reason], float(reason in service.power.reasons))
@@ -159,7 +159,7 @@ def _low_power(service: Service) -> MetricRow:
 
 
 def _open_connections(service: Service) -> MetricRow:
-    text = "Connections that are open"
+    text = "Open connections"
     row = MetricRow("Gauge", "open_connections", text, ["transport"])
     for transport, count in service.traffic.connections.items():
         row.add([transport], count())
@@ -170,7 +170,7 @@ def _responses(service: Service) -> MetricRow:
     row = MetricRow(
         "Counter",
         "responses",
-        "Answers; route is empty where none was reached or let in",
+        "Responses; route is empty for unknown paths and rejected requests",
         ["transport", "method", "route", "status"],
     )
     for labels, count in service.traffic.answers():
@@ -179,20 +179,18 @@ def _responses(service: Service) -> MetricRow:
 
 
 def _gauges(used: Sequence[UsedVersion]) -> list[MetricRow]:
-    loaded = MetricRow(
-        "Gauge", "model_loaded", "Whether a version is in memory", VERSION
-    )
+    loaded = MetricRow("Gauge", "model_loaded", "Whether a version is loaded", VERSION)
     waiting = MetricRow("Gauge", "queue_length", "Requests in line", VERSION)
     device = MetricRow(
         "Gauge",
         "model_device",
-        "1 for what really runs a version that is in memory",
+        "1 for the device that runs a loaded version",
         [*VERSION, "device", "runtime"],
     )
     threads = MetricRow(
         "Gauge",
         "model_threads",
-        "Threads that one run of a version may use",
+        "Threads of one run of a version",
         VERSION,
     )
     for key, _, handle in used:
@@ -216,7 +214,7 @@ def _counters(used: Sequence[UsedVersion]) -> list[MetricRow]:
     requests = MetricRow(
         "Counter", "requests", "Requests by outcome", [*VERSION, "outcome"]
     )
-    rows = MetricRow("Counter", "inferences", "Batch rows that were computed", VERSION)
+    rows = MetricRow("Counter", "inferences", "Computed batch rows", VERSION)
     runs = MetricRow("Counter", "executions", "Runs of the model", VERSION)
     phases = MetricRow(
         "Counter", "phase_seconds", "Time spent by phase", [*VERSION, "phase"]
@@ -232,7 +230,7 @@ def _counters(used: Sequence[UsedVersion]) -> list[MetricRow]:
 
 
 def _latencies(used: Sequence[UsedVersion]) -> MetricRow:
-    text = "Answered requests by time, from their arrival at the model"
+    text = "Duration of answered requests, from arrival at the model"
     row = MetricRow("Histogram", "request_seconds", text, VERSION)
     for key, counters, _ in used:
         seconds = sum(counters.phase_ns().values()) / 1e9

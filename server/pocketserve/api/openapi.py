@@ -228,7 +228,7 @@ REQUEST_BODIES: dict[str, Schema] = {
     },
     "sound_form": {
         "required": True,
-        "description": "A form as OpenAI's clients send it.",
+        "description": "A form in the format of OpenAI's clients.",
         "content": {
             "multipart/form-data": {
                 "schema": _object(
@@ -412,7 +412,7 @@ _OTHER_TYPES: dict[str, dict[str, Schema]] = {
     "translation": {"text/plain": TEXT, "text/event-stream": TEXT},
     "alive_or_page": {
         "text/html": TEXT
-        | {"description": "The page, where Accept names text/html; HTTP only."}
+        | {"description": "The page if Accept names text/html; HTTP only."}
     },
 }
 """Types that an answer may have beside JSON."""
@@ -421,12 +421,12 @@ _WAITING: tuple[tuple[str, Schema, str], ...] = (
     (
         "timeout_ms",
         {"type": "number", "minimum": 0, "maximum": 86_400_000},
-        "Longest wait for a turn.",
+        "Longest wait in the queue.",
     ),
     (
         "priority",
         {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
-        "1 goes first; 0, the default, is as 5.",
+        "1 is the most urgent; 0, the default, counts as 5.",
     ),
     (
         "stream",
@@ -451,21 +451,21 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
             (parameter.name, parameter.schema(), parameter.text)
             for parameter in parameters.PARAMETERS
         ),
-        ("version", TEXT, "The version to ask; else the model's default."),
+        ("version", TEXT, "The model's version; by default its default version."),
         *_WAITING,
         (
             "sequence_id",
             {"type": "string", "maxLength": 256},
-            "The sequence that this is a step of.",
+            "The sequence of this step.",
         ),
-        ("sequence_start", FLAG, "It is the first step."),
-        ("sequence_end", FLAG, "It is the last step."),
+        ("sequence_start", FLAG, "Whether this is the first step."),
+        ("sequence_end", FLAG, "Whether this is the last step."),
     ),
     "pairing_state": (
         (
             "wait_ms",
             {"type": "number", "minimum": 0, "maximum": 2_000},
-            "Answer later, once pairing is not open.",
+            "Wait until pairing is no longer open.",
         ),
     ),
 }
@@ -489,7 +489,7 @@ def describe_routes(
             "info": {
                 "title": "Pocketserve",
                 "version": __version__,
-                "description": "Machine-learning models served on the phone itself.",
+                "description": "Machine-learning models served on a phone.",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": f"http://{LOOPBACK}:{port}"}],
@@ -539,7 +539,7 @@ def _responses(route: Route) -> dict[str, Any]:
         # A wrong method or a broken request gets our own form.
         error = {"anyOf": [_reference("OpenAIError"), error]}
     responses["default"] = {
-        "description": "The fault in words and its stable code.",
+        "description": "The error message and its stable code.",
         "content": _json(error),
     }
     return responses

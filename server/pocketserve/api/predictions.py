@@ -148,11 +148,11 @@ def _pending_fault(service: Service, request: ApiRequest) -> str:
         return ""
     fault = reason.removeprefix(SERVES_ON)
     if fault.startswith(LOADS_ANEW):
-        return "its files changed, and are loaded in the background: send the request again"
+        return "its files changed and are being loaded: send the request again"
     _, separator, after = fault.partition(f"{FILE_NAME}: ")
     if separator:
-        return f"{FILE_NAME} has a fault: {after}; the old one serves on"
-    return f"its files changed and have a fault: {fault}; the old ones serve on"
+        return f"{FILE_NAME} has a fault: {after}; the old one is still served"
+    return f"its files changed and have a fault: {fault}; the old ones are still served"
 
 
 def _version(request: ApiRequest) -> str | None:

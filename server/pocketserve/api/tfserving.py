@@ -52,7 +52,7 @@ _DTYPES = {
 _NOT_IN_JSON = ("FP16", "BF16", "UINT16")
 STEP = 1 << 14  # numbers that are texts at a time, of 128 bytes each
 DEFAULT_SIGNATURE = "serving_default"
-INSTEAD = "which this server does not offer; ask with :predict, or for labels with POST /predictions/NAME"
+INSTEAD = "which this server does not support; use :predict, or POST /predictions/NAME for labels"
 
 
 def alive(service: Service, request: ApiRequest) -> ApiResponse:
@@ -121,7 +121,7 @@ def v1_model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
 
 classify = not_offered(f":classify takes tf.Example features, {INSTEAD}")
 regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
-explain = not_offered(f"models are not explained here, {INSTEAD}")
+explain = not_offered(f"explanations are not supported, {INSTEAD}")
 
 
 class _PredictBody(NamedTuple):
@@ -176,7 +176,7 @@ def _read_document(request: ApiRequest) -> dict[str, Any]:
     if request.content_type.startswith("application/cloudevents"):
         raise ApiError(
             ErrorCode.NOT_IMPLEMENTED,
-            "CloudEvents are not read here; send their data as plain JSON",
+            "CloudEvents are not supported; send their data as plain JSON",
         )
     document = strict_json.loads_object(request.body)
     signature = document.get("signature_name", DEFAULT_SIGNATURE)
@@ -465,7 +465,7 @@ def _text(value: Any, location: str) -> bytes:
 
             return decode_base64(value["b64"])
         except ValueError:
-            raise invalid(location, "b64 does not hold base64") from None
+            raise invalid(location, "b64 is not valid base64") from None
     if not isinstance(value, str):
         raise invalid(
             location,
@@ -474,7 +474,7 @@ def _text(value: Any, location: str) -> bytes:
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError:
-        raise invalid(location, "a string holds half of a surrogate pair") from None
+        raise invalid(location, "a string contains half of a surrogate pair") from None
 
 
 def _to_values(tensor: Tensor) -> Any:
@@ -519,7 +519,7 @@ def _as_rows(outputs: dict[str, Any], tensors: list[Tensor]) -> list[Any]:
     sizes = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
     if len(sizes) != 1 or None in sizes:
         raise bad_request(
-            "the outputs do not all have one row per instance; ask with 'inputs' instead"
+            "the outputs do not all have one row per instance; use 'inputs' instead"
         )
     if len(outputs) == 1:
         rows: list[Any] = next(iter(outputs.values()))

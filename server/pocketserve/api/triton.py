@@ -15,10 +15,10 @@ region_status = not_offered(
     NO_SHARED_MEMORY, "One region of shared memory: there is none."
 )
 trace_setting = not_offered(
-    "requests are not traced; GET /v2/models/stats and /metrics tell times"
+    "requests are not traced; GET /v2/models/stats and /metrics have the times"
 )
 logging_setting = not_offered(
-    "what is logged is set when the server starts: pocketserve serve --log-level"
+    "the log level is set when the server starts: pocketserve serve --log-level"
 )
 
 

@@ -82,7 +82,7 @@ def ensure_token(path: Path) -> str:
         return read_token(path)
     except OSError as error:
         raise TokenFileError(
-            f"the token file {path} cannot be made: {error.strerror}"
+            f"the token file {path} cannot be created: {error.strerror}"
         ) from None
     import secrets  # late, because an installation creates one token
 
@@ -93,7 +93,7 @@ def ensure_token(path: Path) -> str:
     except OSError as error:
         path.unlink(missing_ok=True)  # an empty file would be rejected for ever
         raise TokenFileError(
-            f"the token file {path} cannot be made: {error.strerror}; "
+            f"the token file {path} cannot be created: {error.strerror}; "
             "make room on the device"
         ) from None
     return token

@@ -76,7 +76,7 @@ def is_origin(text: str) -> bool:
 
 def refusal_of_origin(origin: str) -> str:
     """Return the error message for a rejected origin."""
-    text = "requests from web pages of another origin are refused"
+    text = "requests from web pages of another origin are rejected"
     if is_origin(origin):
         return (
             f"{text}; to allow this one, start the server with "

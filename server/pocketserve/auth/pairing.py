@@ -75,7 +75,7 @@ class PairingDesk:
         if self._token is None:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                "this server asks for no token, so there is nothing to pair",
+                "this server requires no token, so there is nothing to pair",
             )
         import secrets  # late, like the next import, because most servers never pair
 
@@ -148,9 +148,7 @@ class PairingDesk:
                 # Each exchange allows one proof.
                 exchange = opening.exchanges.pop(identifier, None)
             if exchange is None:
-                text = (
-                    "another app has interfered: it began pairing in between; try again"
-                )
+                text = "another app interfered: it also began pairing; try again"
                 raise ApiError(ErrorCode.PAIRING_REFUSED, text)
             answer = exchange.finish(proof, token)
             with self._changed:

@@ -140,7 +140,7 @@ def _epilog() -> str:
             texts.append(f"{', '.join(words)} for {command}")
     options = ", ".join((*WITH_VALUE, *FLAGS))
     return (
-        f"{options} may stand before or after a command that has them. "
+        f"{options} may come before or after a command that has them. "
         f"Other names: {'; '.join(texts)}; help COMMAND; version."
     )
 
@@ -282,7 +282,7 @@ def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the named command, or of all commands."""
     parser = _Parser(
         prog="pocketserve",
-        description="Serves machine-learning models on the phone itself.",
+        description="Serves machine-learning models on a phone.",
         epilog=_epilog(),
     )
     parser.add_argument(
@@ -347,7 +347,7 @@ def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     guess = ""
     if similar:
         guess = f" (did you mean {' or '.join(similar)}?)"
-    return f"{guess}; `{parser.prog} --help` lists what it takes"
+    return f"{guess}; `{parser.prog} --help` lists its options"
 
 
 def _similar_options(option: str, parser: argparse.ArgumentParser) -> list[str]:

@@ -85,7 +85,8 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
         return
     if device.find_program(PROGRAM) is None:
         fix = (
-            "pkg install termux-api, and the Termux:API app from where Termux came from"
+            "pkg install termux-api, and the Termux:API app from the same source as "
+            "Termux"
         )
         yield ok(
             "battery", "heat and charge are not known: Termux:API is not installed", fix
@@ -94,10 +95,10 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
     outcome = device.run([PROGRAM], BATTERY_TIMEOUT_S)
     reading = read_status(outcome.output)
     if reading is None:
-        fault = "says nothing of use"
+        fault = "returned nothing useful"
         if outcome.timed_out:
             fault = "does not answer"
-        fix = "install the Termux:API app from where Termux came from, and open it once"
+        fix = "install the Termux:API app from the same source as Termux, and open it once"
         yield warning("battery", f"{PROGRAM} {fault}", fix)
         return
     yield from _judge_battery(reading, settings.config)
@@ -112,7 +113,7 @@ def _judge_battery(reading: Reading, config: Config | None) -> Iterator[Finding]
         hot = config.hot_battery
     effect = ""
     if config is None or config.low_power == "auto":
-        effect = "; the server uses fewer threads and refuses background requests"
+        effect = "; the server uses fewer threads and rejects background requests"
     reasons = reasons_for(reading, frozenset(), low, hot)
     if HEAT in reasons:
         yield warning(

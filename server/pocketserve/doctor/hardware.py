@@ -39,7 +39,7 @@ def check_cores(device: Device) -> Iterator[Finding]:
     if 0 < fastest_usable < fastest:
         yield warning(
             "cores",
-            f"{sentence}, none of them a fastest one, for Termux is in the background",
+            f"{sentence}, none of the fastest, because Termux is in the background",
             "bring Termux to the front, and set its battery use to Unrestricted in "
             "Android's settings",
         )
@@ -80,7 +80,7 @@ def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
         return
     yield warning(
         "memory",
-        "the system does not tell how much memory is available: 1.0 GB is assumed",
+        "the system does not report the available memory: 1.0 GB is assumed",
         "export POCKETSERVE_MEMORY_BUDGET=512M",
     )
 
@@ -95,7 +95,7 @@ def _judge_memory(available: int, budget: int) -> Finding:
         text = f"only {sentence}: Android will end the server"
         return warning("memory", text, "close other apps")
     allowed = _size(budget or available // 2)
-    return ok("memory", f"{sentence}; loaded models may hold {allowed} together")
+    return ok("memory", f"{sentence}; all loaded models together may use {allowed}")
 
 
 def check_disk(device: Device, config: Config) -> Iterator[Finding]:

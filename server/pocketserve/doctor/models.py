@@ -91,7 +91,7 @@ def _summarize(
     if is_served and usable < len(models):
         text = (
             f"{sentence}; a model that the running server had loaded before its fault "
-            "goes on answering"
+            "still answers"
         )
         return ok("models", text, "pocketserve models")
     return ok("models", sentence)

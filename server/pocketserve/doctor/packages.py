@@ -76,7 +76,7 @@ def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
         finding = _core_state(device, package, results[package.module])
         if finding is not None:
             faults.append(finding)
-    complete = f"all {len(CORE)} packages that the server needs are there"
+    complete = f"all {len(CORE)} packages that the server needs are installed"
     yield from faults or [ok("packages", complete)]
     yield _pillow(device, results[PILLOW.module])
     yield from _runtimes(device, results)

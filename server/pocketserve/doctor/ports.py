@@ -59,7 +59,7 @@ def _fault(device: Device, host: str, name: str, port: int, code: int) -> Findin
     if code != errno.EADDRINUSE:
         return problem(
             "ports",
-            f"{host} cannot be listened on: {os.strerror(code)}",
+            f"{host} is not an address to listen on: {os.strerror(code)}",
             "pocketserve serve --host 127.0.0.1",
         )
     sentence = f"{name} port {port} is taken by"

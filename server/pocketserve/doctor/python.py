@@ -12,7 +12,7 @@ from pocketserve.doctor.packages import CORE
 
 SUBJECT = "python"
 OLDEST = (3, 11)
-FDROID = "take Termux from F-Droid or GitHub (see docs/termux.md)"
+FDROID = "install Termux from F-Droid or GitHub (see docs/termux.md)"
 
 
 def check_python(device: Device) -> Iterator[Finding]:

@@ -90,8 +90,8 @@ def _state(folder: Path) -> Finding:
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return ok(SUBJECT, f"state is kept in {folder}")
     sentence = (
-        f"the state folder {folder} cannot be written: trials of model files and ends "
-        "are not remembered"
+        f"the state folder {folder} cannot be written: verdicts on model files and "
+        "kills are not recorded"
     )
     return warning(
         SUBJECT,

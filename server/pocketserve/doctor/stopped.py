@@ -35,13 +35,13 @@ def _stopped_finding(device: Device, pid: int) -> Finding | None:
     if _state(device, pid) in STOPPED_STATES:
         return problem(
             SUBJECT,
-            f"the server (process {pid}) is stopped and answers nobody",
+            f"the server (process {pid}) is stopped and answers no requests",
             f"kill -CONT {pid}",
         )
     if is_frozen(device, pid):
         return problem(
             SUBJECT,
-            f"the server (process {pid}) is frozen and answers nobody",
+            f"the server (process {pid}) is frozen and answers no requests",
             "open Termux; and see docs/termux.md, 'It hangs until I open Termux'",
         )
     return None

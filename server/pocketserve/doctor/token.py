@@ -27,7 +27,7 @@ def check_token(device: Device, config: Config) -> Iterator[Finding]:
     try:
         if is_shared(device, path):
             sentence = (
-                f"the token file {path} lies in shared storage, where other apps can "
+                f"the token file {path} is in shared storage, where other apps can "
                 "read it"
             )
             yield problem(

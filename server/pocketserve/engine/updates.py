@@ -146,7 +146,10 @@ class Updates:
                     if error.code is not ErrorCode.MODEL_NOT_READY or not left:
                         raise
             if time.monotonic() + left > latest:
-                text = f"the files of {name!r} version {version!r} are being written; ask again once they are there"
+                text = (
+                    f"the files of {name!r} version {version!r} are being written; "
+                    "try again when they are complete"
+                )
                 raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1.0)
             if cancellation is not None:
                 cancellation.check()
@@ -210,7 +213,7 @@ class Updates:
         try:
             thread.start()
         except RuntimeError as error:  # the system has no threads left
-            log.warning("the change of %s is not taken up for now: %s", name, error)
+            log.warning("the change of %s is ignored for now: %s", name, error)
             self._end(name)
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class FlatNode:
             return default
         size = struct.calcsize(f"<{code}")
         if at + size > len(self.inline):
-            raise DamagedFileError("a field leads out of its table")
+            raise DamagedFileError("a field points outside its table")
         value: int
         (value,) = struct.unpack_from(f"<{code}", self.inline, at)
         return value
@@ -226,7 +226,7 @@ class _TreeReader:
         slots = list(struct.unpack(f"<{count}H", slot_bytes))
         for slot in slots:
             if slot and not 4 <= slot < size:
-                raise DamagedFileError("a field leads out of its table")
+                raise DamagedFileError("a field points outside its table")
         inline = bytearray(buffer.slice(at, size))
         return FlatNode(inline, slots, phase=at % _PHASE)
 

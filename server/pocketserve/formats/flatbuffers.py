@@ -50,13 +50,13 @@ class FlatBuffer(BoundedReader):
         """Return the target of the offset at a position."""
         offset = self.number("I", at)
         if offset == 0:
-            raise DamagedFileError("an offset leads to itself")
+            raise DamagedFileError("an offset points to itself")
         return at + offset
 
     def slice(self, at: int, size: int) -> bytes:
         """Return a copy of bytes within the buffer."""
         if at < 0 or size < 0 or at + size > len(self.data):
-            raise DamagedFileError("an offset leads out of the file")
+            raise DamagedFileError("an offset points outside the file")
         self.pay(1 + size // 16)
         return self.data[at : at + size]
 

@@ -432,7 +432,9 @@ def _read(file: BinaryIO, size: int) -> _GgufFile:
 
 def _check_start(reader: _GgufReader, size: int) -> None:
     if size < _START_BYTES or reader.take(len(MAGIC)) != MAGIC:
-        raise DamagedFileError("it is no GGUF file, or it was cut; copy it again")
+        raise DamagedFileError(
+            "it is not a GGUF file, or it is truncated; copy it again"
+        )
     version = reader.number("<I")
     if version not in VERSIONS:
         raise DamagedFileError(
@@ -461,7 +463,7 @@ def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
             " add the language model itself"
         )
     if kind != "model":
-        raise DamagedFileError(f"it is of the kind {kind!r:.80}, and no model")
+        raise DamagedFileError(f"it is of the kind {kind!r:.80}, not a model")
 
 
 def _read_tensors(

@@ -118,7 +118,7 @@ class ProtobufReader(BoundedReader):
         else:  # no format here uses groups
             raise DamagedFileError(f"a field has the wire type {wire_type}")
         if at + size > end:
-            raise DamagedFileError("a field leads out of its message")
+            raise DamagedFileError("a field points outside its message")
         return number, wire_type, at, at + size
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
@@ -135,4 +135,4 @@ class ProtobufReader(BoundedReader):
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value, at
-        raise DamagedFileError("a number does not end")
+        raise DamagedFileError("a number is not terminated")

@@ -115,7 +115,7 @@ class GenerationOperation:
         except EngineTimeoutError as error:
             raise ApiError(
                 ErrorCode.DEADLINE_EXCEEDED,
-                "the answer took longer than its time limit; ask for fewer tokens",
+                "the answer took longer than its time limit; request fewer tokens",
             ) from error
         except EngineInterruptedError:
             raise cancelled() from None
@@ -219,7 +219,7 @@ def _check_kind(
     name = handle.model.entry.name
     embeds = bool(session.header.pooling)
     if embeds and payload.path != EMBEDDINGS:
-        raise _other_model(f"{name!r} is an embedding model; ask it at /v1/embeddings")
+        raise _other_model(f"{name!r} is an embedding model; use /v1/embeddings")
     if not embeds and payload.path == EMBEDDINGS:
         raise _other_model(f"{name!r} generates text and has no embeddings")
     if payload.path == CHAT and not session.header.template:
@@ -272,6 +272,6 @@ def _refusal(error: EngineError, payload: GenerationPayload) -> ApiError:
         if "JSON schema" in text:
             field = "response_format" if "response_format" in payload.body else "tools"
         return ApiError(
-            ErrorCode.INVALID_REQUEST, f"the engine refuses this: {text}", field=field
+            ErrorCode.INVALID_REQUEST, f"the engine rejected this: {text}", field=field
         )
     return ApiError(ErrorCode.INFERENCE_FAILED, f"the engine failed: {text}")

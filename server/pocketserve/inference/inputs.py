@@ -234,7 +234,7 @@ def run_session(
         # Runtimes raise ValueError for an input of the wrong shape or content.
         detail = str(error)[:500]
         raise ApiError(
-            ErrorCode.INVALID_TENSOR, f"the model cannot take this input: {detail}"
+            ErrorCode.INVALID_TENSOR, f"the model does not accept this input: {detail}"
         ) from error
     except Exception as error:
         raise _failure(error) from error

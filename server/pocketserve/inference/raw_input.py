@@ -152,7 +152,7 @@ def _decode_ascii(body: memoryview) -> str:
 def _is_task_object(body: memoryview, accepted: Accepted) -> bool:
     """Return whether a body is a JSON object for the task.
 
-    ``fetch`` labels strings as text.
+    JavaScript's ``fetch`` sends JSON strings with the Content-Type ``text/plain``.
     """
     objects = accepted.objects
     if not objects or bytes(body[:64]).lstrip(b" \t\r\n")[:1] != b"{":

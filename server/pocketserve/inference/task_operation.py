@@ -444,5 +444,7 @@ def _raise_fault_of_task(task: Task, error: ApiError) -> None:
     """
     source = getattr(task, "source", "")
     if source and error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TENSOR):
-        reason = f"{source} returned what the model does not take: {error.message}"
+        reason = (
+            f"{source} returned input that the model does not accept: {error.message}"
+        )
         raise ApiError(ErrorCode.INFERENCE_FAILED, reason) from error

@@ -114,7 +114,9 @@ def _start(rules: dict[str, Any], folder: WorkFolder) -> Child:
             folder=folder.path,
         )
     except OSError as error:
-        _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
+        _retry_later(
+            f"no process could be started for the file's trial ({error.strerror})"
+        )
 
 
 def _watch(child: Child, request: bytes, timeout: float, memory: int) -> Verdict | None:
@@ -156,7 +158,7 @@ def _check_framework(format: ModelFormat, timeout: float, *, timed_out: bool) ->
     if timed_out:
         raise RuntimeMissingError(
             f"the import of {package} alone takes more than {timeout:g} s; try again "
-            "when the device has less to do, or give --trial-timeout more seconds"
+            "when the device is less busy, or give --trial-timeout more seconds"
         )
     raise RuntimeMissingError(
         f"{package} is installed, but its import ends the process; "
@@ -199,7 +201,7 @@ def _work_folder(state_dir: Path) -> WorkFolder:
     except OSError:
         raise ApiError(
             ErrorCode.MODEL_NOT_READY,
-            f"there is no room to try the file in: {reason}; make room in {state_dir}, "
+            f"there is no space to try the file: {reason}; make room in {state_dir}, "
             "which the server writes to",
             retry_after_s=1,
         ) from None

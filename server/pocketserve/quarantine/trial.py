@@ -182,14 +182,14 @@ def _run(session: Session, setup: Setup) -> tuple[str, str]:
     names = _always_nan(session, nan_for_zeros, by_task)
     if names:
         return "nan_output", (
-            f"its output {min(names)!r:.300} is not a number throughout, whatever goes "
-            "in; the file is probably damaged; if it is meant to be so, "
+            f"its output {min(names)!r:.300} is NaN for every input; the file is "
+            "probably damaged; if that is intended, "
             "`pocketserve serve --no-quarantine` serves it"
         )
     if not nan_for_zeros:
         return "ok", ""
     name = min(nan_for_zeros)
-    return "ok", f"its output {name!r:.300} is not a number where only zeros go in"
+    return "ok", f"its output {name!r:.300} is NaN for an input of zeros"
 
 
 def _always_nan(

@@ -246,14 +246,14 @@ class FolderWatch:
             self._reading_s = time.monotonic() - began
         except OSError as error:
             log.warning(
-                "the models folder cannot be read, and is served as it was: %s",
+                "the models folder cannot be read, and is served unchanged: %s",
                 error.strerror,
             )
             return False
         except ApiError:
             raise
         except Exception:  # one odd file must not make all models unavailable
-            log.exception("the models folder is served as it was")
+            log.exception("the models folder is served unchanged")
         return True
 
     def _take_events(self) -> None:

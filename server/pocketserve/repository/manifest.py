@@ -355,14 +355,14 @@ def _way_out(parts: Mapping[str, TomlTable], task: str | None, key: str) -> str:
         names += _tables_with(key, TASK_NAMES)
     if names:
         headers = [f"[{name}]" for name in names]
-        return f"it belongs into {' or '.join(headers)}"
+        return f"it belongs in {' or '.join(headers)}"
     if key not in parameter_names():
         return ""
     option = f"--set {key}=…"
     if key == "top_k":
         option = "--top-k N"
     return (
-        f"each request says it, as the parameter {key}: "
+        f"each request states it, as the parameter {key}: "
         f"`pocketserve predict` takes {option}"
     )
 
@@ -480,7 +480,7 @@ def _input_shapes(version: TomlTable) -> dict[str, tuple[int, ...]]:
         if not _is_shape(shape) or len(shape) > MAX_RANK:
             raise version.fault(
                 f"input_shapes.{name}",
-                "must be a list of sizes, with -1 where the caller chooses",
+                "must be a list of sizes, with -1 for free sizes",
             )
         shapes[name] = tuple(shape)
     return shapes
@@ -497,7 +497,7 @@ def _specs(table: TomlTable, key: str) -> tuple[TensorSpec, ...]:
         shape = inner.take(
             "shape",
             _is_shape,
-            "a list of sizes, with -1 where the caller chooses",
+            "a list of sizes, with -1 for free sizes",
         )
         if datatype is None:
             raise inner.fault("datatype", "is missing")
@@ -524,6 +524,6 @@ def _is_sha256(value: Any) -> bool:
 def name_fault(name: str) -> str:
     """Return the advice for a file or folder with an invalid name."""
     return (
-        f"{name[:128]!r} is passed over: a model's name has no spaces, none of "
+        f"{name[:128]!r} is skipped: a model's name has no spaces, none of "
         ": \\ % ? # and 128 characters at most, and is not stats; rename it"
     )

@@ -158,7 +158,7 @@ class Repository:
         if variant.name in entry.withheld and variant.name != entry.default_version:
             raise ApiError(
                 ErrorCode.VERSION_NOT_FOUND,
-                f"{text} is not offered: {entry.withheld[variant.name]}",
+                f"{text} is not served: {entry.withheld[variant.name]}",
             )
         return variant
 

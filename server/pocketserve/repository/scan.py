@@ -270,7 +270,7 @@ def locate(path: Path) -> tuple[Path, Path | None]:
 def scan(root: Path, only: Path | None = None) -> Models:
     """Read all models of a folder, or only one."""
     models = Models(root, only)
-    len(models)
+    len(models)  # Counting them reads each one.
     return models
 
 

@@ -105,8 +105,8 @@ class SnapshotStore:
             snapshot.close()
         raise ApiError(
             ErrorCode.MODEL_NOT_READY,
-            f"the files of {version.path.name} are being written; ask again once they "
-            "are there",
+            f"the files of {version.path.name} are being written; try again when they "
+            "are complete",
             retry_after_s=1,
         )
 
@@ -134,7 +134,7 @@ class SnapshotStore:
         room = _temporary_folder() if self._folder is None else self._folder.parent
         raise ApiError(
             ErrorCode.MODEL_NOT_READY,
-            f"there is no place for a private copy of {version.path.name} "
+            f"there is no space for a private copy of {version.path.name} "
             f"({size} bytes): {reasons[0]}; make room in {room}, which the server "
             "writes to",
             retry_after_s=1,

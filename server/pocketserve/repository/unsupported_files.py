@@ -186,8 +186,9 @@ def file_fault(version: VersionEntry) -> str | None:
         marks = (*marks, _ZIP)
     if marks and not any(head[at:].startswith(mark) for at, mark in marks):
         return (
-            f"{path.name} is no {kind.name} file: copy or export it again, or rename "
-            "it after what it is"
+            f"{path.name} is not a valid {kind.name} file: copy or export it again, or "
+            "give it "
+            "the right ending"
         )
     return None
 

@@ -55,7 +55,7 @@ def failed_download(path: Path) -> str | None:
 @contextmanager
 def file_errors(
     name: str,
-    fault: str = "is damaged or cut short",
+    fault: str = "is damaged or truncated",
     remedy: str = "copy the file again",
 ) -> Iterator[None]:
     """Turn ``DamagedFileError`` and ``OSError`` into a ``ModelLoadError``."""

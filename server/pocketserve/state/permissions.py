@@ -103,7 +103,7 @@ def secure(folder: Path) -> None:
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0):
         raise StateFolderError(
-            f"the state folder {folder} belongs to another user, who could say which "
+            f"the state folder {folder} belongs to another user, who could decide which "
             "files are trusted; name one of your own with --state-dir"
         )
     others_write = stat.S_IWGRP | stat.S_IWOTH
@@ -114,7 +114,7 @@ def secure(folder: Path) -> None:
     # Android's shared storage has fixed modes.
     if folder.stat().st_mode & others_write:
         raise StateFolderError(
-            f"others can write to the state folder {folder}, and so say which files "
+            f"others can write to the state folder {folder}, and so decide which files "
             "are trusted; name a folder of your own, not on shared storage, with "
             "--state-dir"
         )

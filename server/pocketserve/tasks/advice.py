@@ -104,7 +104,7 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> SuggestedTask:
             return suggestion
     if _answers_label_maps(facts) or _is_table_of_classes(facts):
         return SuggestedTask(
-            "it answers labels with their scores:",
+            "it returns labels with their scores:",
             "tabular-classification",
         )
     return NO_SUGGESTION
@@ -185,13 +185,15 @@ def _text_task(facts: ModelFacts) -> SuggestedTask:
     first = shapes[0]
     if len(shapes) == 2 and first == shapes[1] == facts.inputs[0].shape:
         return _suggest_text_task(
-            "it answers two numbers a token, as starts and ends of answers are",
+            "it returns two numbers for each token, such as starts and ends of answers",
             "question-answering",
         )
     if len(first) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
-        return _suggest_text_task("it answers few scores", "text-classification")
+        return _suggest_text_task("it returns few scores", "text-classification")
     if len(shapes) == 1 and len(first) == 3 and first[2] >= MIN_VECTOR:
-        return _suggest_text_task("it answers a vector a token", "text-embedding")
+        return _suggest_text_task(
+            "it returns a vector for each token", "text-embedding"
+        )
     return NO_SUGGESTION
 
 

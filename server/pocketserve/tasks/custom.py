@@ -111,7 +111,8 @@ class Custom:
             plain: Answer = _plain_value(entries)
         except RecursionError:
             raise _fault(
-                "answer", "returned values that nest too deeply, or hold themselves"
+                "answer",
+                "returned values that are nested too deeply, or contain themselves",
             ) from None
         return plain
 
@@ -170,7 +171,7 @@ def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         if name == "prepare" and isinstance(error, ValueError):
             raise invalid_input(
-                f"{FILE_NAME} refused this input: {str(error)[:300]}"
+                f"{FILE_NAME} rejected this input: {str(error)[:300]}"
             ) from error
         raise _fault(
             name, f"failed: {type(error).__name__}: {str(error)[:300]}"
@@ -192,12 +193,12 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, int):
         if value.bit_length() <= MAX_BITS:
             return value
-        raise _fault(
-            "answer", "returned an integer that is too large, which JSON cannot hold"
-        )
+        raise _fault("answer", "returned an integer that is too large for JSON")
     if value is None or isinstance(value, str | float):
         return value
-    raise _fault("answer", f"returned a {type(value).__name__}, which JSON cannot hold")
+    raise _fault(
+        "answer", f"returned a {type(value).__name__}, which JSON cannot represent"
+    )
 
 
 TASK = TaskDefinition("custom", fits, Custom)

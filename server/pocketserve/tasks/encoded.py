@@ -178,7 +178,7 @@ def _unwrap(value: Any, keys: Collection[str], media: str) -> Any:
         unknown = [key for key in value if key not in keys]
         if unknown:
             raise _unreadable(
-                f"unknown key {unknown[0]!r:.80}, parameters belong into the query",
+                f"unknown key {unknown[0]!r:.80}, parameters belong in the query",
                 media,
             )
         if len(value) != 1:

@@ -41,9 +41,9 @@ class TaskCall(NamedTuple):
     fields: tuple[AnswerField, ...]
 
 
-SCORE = AnswerField("score", "real", "how sure the model is, mostly from 0 to 1")
+SCORE = AnswerField("score", "real", "the score, usually from 0 to 1")
 CLASS = AnswerField("label", "label", "the class")
-BOX = AnswerField("box", "box", "its place, in pixels of the upright picture")
+BOX = AnswerField("box", "box", "its position, in pixels of the upright picture")
 RANKED = (CLASS, SCORE)
 
 

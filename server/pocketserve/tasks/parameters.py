@@ -82,10 +82,12 @@ class Parameter(NamedTuple):
 
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("top_k", "integer", "Entries of the answer at most.", 1, 10_000),
-    Parameter("threshold", "number", "Lowest score that is answered."),
+    Parameter("top_k", "integer", "Maximum number of entries.", 1, 10_000),
+    Parameter("threshold", "number", "Lowest score to return."),
     Parameter(
-        "language", "string", "Of the labels or of the text, such as de or en-US."
+        "language",
+        "string",
+        "Language of the labels or of the text, such as de or en-US.",
     ),
     Parameter(
         "annotate",
@@ -109,7 +111,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
         "region",
         "string",
-        "Use this part of the picture only: x,y,width,height in pixels.",
+        "Use only this part of the picture: x,y,width,height in pixels.",
     ),
     Parameter(
         "format",
@@ -121,13 +123,13 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
         "pool",
         "string",
-        "Sound: over windows; none answers each.",
+        "Sound: pooling over windows; none returns each window.",
         choices=("mean", "max", "none"),
     ),
     Parameter(
         "speech_task",
         "string",
-        "Speech: write it down, or translate it into English.",
+        "Speech: transcribe it, or translate it into English.",
         choices=("transcribe", "translate"),
     ),
     Parameter(

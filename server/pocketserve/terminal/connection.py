@@ -54,6 +54,6 @@ def reading_answers() -> Iterator[None]:
         ArithmeticError,
     ) as error:
         raise CommandError(
-            "the answer is not one of a pocketserve server of this version; look at the address, or update the older "
-            "of the two (--debug shows what is wrong with it)"
+            "the answer is not one of a pocketserve server of this version; check the "
+            "address, or update the older one (--debug shows what is wrong with it)"
         ) from error

@@ -26,7 +26,7 @@ CHUNK: Final = 1000
 In UTF-8 they fit PIPE_BUF, which a pipe with any room accepts without blocking.
 """
 
-GAP: Final = "%d lines are missing here: nobody read standard error"
+GAP: Final = "%d lines are missing here, because nothing read standard error"
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
@@ -153,5 +153,5 @@ def _warn_about_settings(config: Config) -> None:
         logging.warning("%s is not a setting and changes nothing; %s", name, hint)
     if not config.auth:
         logging.warning(
-            "no token is asked for: every app on this device can use the server"
+            "no token is required: every app on this device can use the server"
         )

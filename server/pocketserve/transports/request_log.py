@@ -118,7 +118,7 @@ class RequestLog:
             self._untrusted += 1
             has_room = self._untrusted <= MAX_UNTRUSTED_LINES
         if left_out:
-            log.info("%d more requests without the token are not listed", left_out)
+            log.info("%d more requests without the token were not logged", left_out)
         return has_room
 
 

@@ -91,7 +91,7 @@ IGNORED: Final[Mapping[str, FieldCheck]] = dict.fromkeys(
 """Fields for OpenAI's own service, which clients may send."""
 
 _TOOLS_INSTEAD = RefusedField("it is OpenAI's older form; send tools and tool_choice")
-TEXTS_ONLY: Final = RefusedField("language models here write texts only")
+TEXTS_ONLY: Final = RefusedField("language models write only text")
 CHAT_FIELDS: Final[Mapping[str, FieldCheck]] = {
     **_SAMPLING,
     **IGNORED,
@@ -109,8 +109,8 @@ CHAT_FIELDS: Final[Mapping[str, FieldCheck]] = {
     "audio": TEXTS_ONLY,
     "functions": _TOOLS_INSTEAD,
     "function_call": _TOOLS_INSTEAD,
-    "moderation": RefusedField("nothing here moderates answers"),
-    "web_search_options": RefusedField("models here can't reach the network"),
+    "moderation": RefusedField("answers are not moderated"),
+    "web_search_options": RefusedField("models can't reach the network"),
 }
 COMPLETION_FIELDS: Final[Mapping[str, FieldCheck]] = {
     **_SAMPLING,

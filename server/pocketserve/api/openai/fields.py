@@ -172,7 +172,7 @@ def _content(field: str, value: Any) -> str:
         name = f"{field}[{number}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("image_url", "input_audio", "file"):
-            text = "is a file; language models here take texts only"
+            text = "is a file; language models take only text"
             raise ApiError(ErrorCode.INVALID_INPUT, f"{name!r} {text}", field=name)
         if kind not in ("text", "refusal"):
             raise bad_field(name, 'must be {"type": "text", "text": "..."}')
@@ -241,7 +241,7 @@ def check_effort(field: str, value: Any) -> str:
 
 def check_no_echo(field: str, value: Any) -> None:
     if check_flag(field, value):
-        raise bad_field(field, "must be false: the answer holds the new text only")
+        raise bad_field(field, "must be false: the answer has only the new text")
 
 
 def read_fields(

@@ -49,7 +49,7 @@ def _ask_server(models: Path, samples: list[Path]) -> dict[str, int]:
 
     right = {}
     with own_server(models) as server:
-        print("a server answers and asks for its token\n")
+        print("a server answers and requires its token\n")
         addresses = {"HTTP": server.http, "the socket": server.socket}
         for transport, address in addresses.items():
             with Client(address, token_file=server.token_file) as client:

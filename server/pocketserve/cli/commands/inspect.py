@@ -68,7 +68,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--release",
         action="store_true",
-        help="forget that a model is in quarantine, and try it again",
+        help="release a model from quarantine, and try it again",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
@@ -264,7 +264,7 @@ def _quantization(tensor: dict[str, Any]) -> str:
 
 
 def _print_metadata(metadata: dict[str, Any]) -> None:
-    print("\nThe file says of itself:")
+    print("\nFrom the file's metadata:")
     for key in ("name", "description", "version", "author", "license", "problem"):
         _print_fact(key, str(metadata.get(key, "")))
     for name, keys in metadata.get("unknown_keys", {}).items():

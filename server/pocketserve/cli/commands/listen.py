@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "listen",
-        help="write down speech from the microphone or a pipe, as it is spoken",
+        help="transcribe speech from the microphone or a pipe, as it is spoken",
         description="Prints live captions. Records with Termux:API, or reads a WAV file"
         " or raw samples from a pipe. Grey words may still change. Ctrl-C ends.",
     )

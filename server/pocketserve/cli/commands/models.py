@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="load all versions first: only that shows damaged files",
+        help="load all versions first, which shows damaged files",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, of all versions"

@@ -24,9 +24,12 @@ WAIT_MS = 2_000
 MAX_OPEN_S = 3600.0
 """The longest pairing that is accepted: the server is not trusted yet."""
 _ENDS = {
-    "refused": "too many attempts: another app may have interfered or be guessing; nothing was handed over",
+    "refused": (
+        "too many attempts: another app may have interfered or be guessing; "
+        "the token was not sent"
+    ),
     "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",
-    "closed": "pairing was closed from elsewhere; run `pocketserve pair` again",
+    "closed": "another command closed pairing; run `pocketserve pair` again",
 }
 
 
@@ -64,11 +67,11 @@ def _show_code(opened: Mapping[str, Any]) -> float:
     code = printable(str(opened["code"]))
     remaining_s = float(opened["remaining_s"])
     if not 0 < remaining_s <= MAX_OPEN_S:
-        raise ValueError("remaining_s is no time that pairing is open for")
+        raise ValueError("remaining_s is not a valid time")
     digits = f"{code[:3]} {code[3:6]} {code[6:]}"
     print(f"Type this code in the app:  {digits}", flush=True)
     seconds = plural(round(remaining_s), "second")
-    print(f"It is good for {seconds} and one app. Ctrl-C closes it.", flush=True)
+    print(f"It is valid for {seconds} and one app. Ctrl-C closes it.", flush=True)
     return remaining_s
 
 

@@ -53,8 +53,8 @@ MAX_STEM = 100  # characters of an input's name in its picture's name
 MAX_ROWS = 50
 ROUNDING = 1e-3  # rounding error of probabilities in half precision
 LOGITS_ADVICE = (
-    "\nThese scores are no probabilities. "
-    "If the model gives logits, write into its model.toml:\n"
+    "\nThese scores are not probabilities. If the model returns logits, add to its "
+    "model.toml:\n"
     '  [classification]\n  activation = "softmax"'
 )
 
@@ -75,10 +75,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "predict",
-        help="ask a model: pictures, sounds, texts, JSON or .npy files, numbers, "
+        help="send input to a model: pictures, sounds, texts, JSON or .npy files, numbers, "
         "a sentence, or - for standard input",
-        description="Asks a running server, "
-        "or with --local loads the model in this process.",
+        description="Uses a running server, or with --local loads the model in this process.",
     )
     parser.add_argument(
         "model", metavar="MODEL", help="a model's name; with --local also a model file"
@@ -96,10 +95,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="the inputs are two texts that the model reads together",
     )
     parser.add_argument(
-        "--version", dest="model_version", metavar="NAME", help="the version to ask"
+        "--version", dest="model_version", metavar="NAME", help="the version"
     )
     parser.add_argument(
-        "--top-k", type=int, metavar="N", help="entries of the answer at most"
+        "--top-k", type=int, metavar="N", help="maximum number of entries"
     )
     parser.add_argument(
         "--threshold", type=float, metavar="SCORE", help="lowest score to show"

@@ -17,14 +17,14 @@ from pocketserve.terminal.progress import Progress
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
-    text = "read the models folder again, or reload models at once"
+    text = "rescan the models folder, or reload models"
     parser: argparse.ArgumentParser = commands.add_parser(
         "reload", help=text, description=f"{text.capitalize()}."
     )
     parser.add_argument(
         "model",
         nargs="*",
-        help="reload these; without one, read the folder again",
+        help="the models to reload; without one, rescan the folder",
     )
     add_connection_options(parser)
     return parser
@@ -36,10 +36,10 @@ def run(options: argparse.Namespace) -> int:
         for model in options.model:
             with Progress().waiting(f"loading {model}"):
                 client.load(model)
-            print(f"{model} is loaded anew.")
+            print(f"{model} was reloaded.")
         if not options.model:
             entries = client.index()
             models = {entry["name"] for entry in entries}
-            print(f"The folder was read again; it has {plural(len(models), 'model')}.")
+            print(f"The folder was rescanned; it has {plural(len(models), 'model')}.")
             print_kept(entries)
     return 0

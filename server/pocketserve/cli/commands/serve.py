@@ -31,11 +31,11 @@ TYPES = {
 }
 
 SWITCHES = {
-    "auth": "ask nobody for the token",
+    "auth": "require no token",
     "quarantine": "load unseen files without a trial",
     "socket": "answer HTTP only",
-    "batching": "run every request on its own",
-    "sequences": "refuse every sequence_id of a model with state",
+    "batching": "run each request alone",
+    "sequences": "reject sequences of models with state",
 }
 
 

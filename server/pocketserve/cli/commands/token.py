@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     action.add_argument(
         "--new",
         metavar="NAME",
-        help="make a token for one app, which expires, and print it once",
+        help="create an expiring token for one app, and print it once",
     )
     action.add_argument(
         "--list",
@@ -141,7 +141,7 @@ def _manage_app_tokens(options: argparse.Namespace, path: Path) -> int:
     elif options.revoke is not None:
         print(
             f"{options.revoke} is revoked: "
-            "requests with it are refused within a second."
+            "requests with it are rejected within a second."
         )
     else:
         _print_app_tokens(tokens)
@@ -191,8 +191,8 @@ def pairing_uri(config: Config, token: str) -> str:
     for name, port in ports.items():
         if port == 0:
             raise CommandError(
-                "port 0 is any free one; "
-                f"name the one that the server has: --{name}-port PORT"
+                "port 0 means any free port; name the server's port: "
+                f"--{name}-port PORT"
             )
         parts.append(f"{name}={port}")
     parts.append(f"token={token}")  # its characters need no encoding

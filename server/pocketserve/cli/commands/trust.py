@@ -59,9 +59,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--list", action="store_true", help="show what is trusted")
-    parser.add_argument(
-        "--revoke", action="store_true", help="trust the model no longer"
-    )
+    parser.add_argument("--revoke", action="store_true", help="revoke the consent")
     parser.add_argument(
         "--state-dir",
         metavar="DIR",
@@ -101,14 +99,14 @@ def _trust(
     if not options.json:
         _print_parts(name, parts, missing)
     if missing and not options.yes:
-        consent = confirm("Do you trust who made it? [y/N] ")
+        consent = confirm("Do you trust its author? [y/N] ")
         if consent is None:
             raise CommandError(
-                "nobody can be asked here; look at the files, "
-                "and add --yes if you trust who made them"
+                "there is no terminal to ask on; read the files, and add --yes if you "
+                "trust their author"
             )
         if not consent:
-            print("Nothing is trusted that was not before.")
+            print("Nothing new is trusted.")
             return EXIT_FAILED
     if missing:
         service.trust.add(name, missing)
@@ -252,7 +250,7 @@ def _list(store: TrustStore, options: argparse.Namespace) -> int:
             [{"key": key, **consent._asdict()} for key, consent in consents.items()]
         )
     elif not consents:
-        print_text("No code is trusted but that of the embedded models.")
+        print_text("Only code of the embedded models is trusted.")
     else:
         for key, consent in consents.items():
             day = time.strftime("%Y-%m-%d", time.localtime(consent.given))

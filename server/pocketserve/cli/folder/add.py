@@ -275,7 +275,9 @@ def _load(service: Service, name: str, version: str, folder: Path) -> _Result:
     entry = service.entry(name)
     if service.trust.known_reason(entry, entry.versions[version]) is not None:
         command = f"pocketserve trust {shlex.quote(str(folder / name))}"
-        return _Result(f"it holds code, which runs after: {command}", is_mendable=True)
+        return _Result(
+            f"it contains code, which needs your consent: {command}", is_mendable=True
+        )
     try:
         with service.running(name, version) as (_, handle):
             return _loaded(handle.model)

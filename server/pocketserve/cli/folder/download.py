@@ -116,8 +116,8 @@ def check_address(url: str) -> None:
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
     if not parts.hostname or not is_safe:
         raise CommandError(
-            f"{shown_address(url)} is not an address with https://, "
-            "over which nobody can change the file"
+            f"{shown_address(url)} is not an https:// address, so others could change "
+            "the file"
         )
 
 
@@ -142,7 +142,7 @@ def download(job: Download, progress: Progress) -> Remote:
             return _fetch(job, progress)
         except NotOurServerError:
             raise CommandError(
-                f"{address} cannot be fetched: its headers have no end"
+                f"{address} cannot be fetched: its headers are too long"
             ) from None
         except ServerUnreachableError as error:
             raise CommandError(str(error).replace(job.url, address)) from None

@@ -408,7 +408,7 @@ def choose_file(repo: HubRepo, path: str) -> str:
     if not models:
         fault = "is not a model file" if path in repo.files else "holds no model file"
         hint = _weights_hint(inside)
-        raise CommandError(f"{title} {fault} of a kind that is served{hint}")
+        raise CommandError(f"{title} {fault} of a supported kind{hint}")
     sentence = f"{title} holds {len(models)} models; name one:"
     sizes = {model: _bytes_of(repo, model) for model in models}
     choice = choose_gguf(sizes, available_memory() // 2)
@@ -441,7 +441,9 @@ def _offer(repo: HubRepo, models: Sequence[str], paths: Mapping[str, str]) -> li
 
 def _weights_hint(files: Sequence[str]) -> str:
     if any(file.endswith((".safetensors", ".bin", ".gguf")) for file in files):
-        return "; weights alone are no model: look for an ONNX or TFLite export of it"
+        return (
+            "; weights alone are not a model: look for an ONNX or TFLite export of it"
+        )
     return ""
 
 

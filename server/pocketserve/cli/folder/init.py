@@ -446,7 +446,7 @@ def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> 
     activation = options.activation or ""
     if is_classification and not activation and not _gives_probabilities(model):
         activation = _choose(
-            "Its scores are no probabilities. Which activation makes them so",
+            "Its scores are not probabilities. Which activation makes them so",
             ACTIVATIONS,
             "softmax",
         )
@@ -468,8 +468,8 @@ def _choose_task(name: str, suggestion: str) -> str:
     task = _choose("What does it do", choices, suggestion)
     if not task:
         raise CommandError(
-            f"nothing shows what {name} does; "
-            f"say it: --task {' or '.join(USUAL_TASKS)}, …"
+            f"nothing shows what {name} does; name it: --task "
+            f"{' or '.join(USUAL_TASKS)}, …"
         )
     return task
 

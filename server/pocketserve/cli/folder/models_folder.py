@@ -66,7 +66,7 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
     if locate(folder)[1] is not None:
         raise CommandError(
             f"{folder} is one model; "
-            "name the folder that models lie in: --models-dir FOLDER"
+            "name the folder that contains models: --models-dir FOLDER"
         )
     return folder
 
@@ -247,7 +247,9 @@ def staging(folder: Path, key: str) -> Iterator[Stage]:
         is_locked = acquire_lock(descriptor, deadline)
         # Before the deadline, a failure means that the file system has no locks.
         if not is_locked and time.monotonic() >= deadline:
-            raise CommandError("another command is adding the same; wait for its end")
+            raise CommandError(
+                "another command is adding the same model; wait until it ends"
+            )
         remove_tree(stage.models)
         try:
             stage.models.mkdir()

@@ -73,7 +73,9 @@ def run(options: argparse.Namespace) -> int:
 def _may_delete() -> bool:
     consent = confirm("Delete them? [y/N] ")
     if consent is None:
-        raise CommandError("nobody can be asked here; add --yes to delete these files")
+        raise CommandError(
+            "there is no terminal to ask on; add --yes to delete these files"
+        )
     return consent
 
 
@@ -192,6 +194,4 @@ def _print_rest(folder: Path, entry: ModelEntry, version: VersionEntry) -> None:
         )
     default = rest.default_version
     if default != entry.default_version:
-        print(
-            printable(f"Requests that name no version are answered by {default} now.")
-        )
+        print(printable(f"The default version is now {default}."))

@@ -61,7 +61,7 @@ def _print_consequences(folder: Path, old: ModelEntry, new: ModelEntry) -> None:
         )
     if _has_untrusted_code(new):
         command = f"pocketserve trust {shlex.quote(str(folder / new.name))}"
-        print(printable(f"It holds code, which runs after: {command}"))
+        print(printable(f"It contains code, which needs your consent: {command}"))
 
 
 class _Move(NamedTuple):

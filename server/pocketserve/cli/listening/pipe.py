@@ -102,7 +102,7 @@ class PipedSound:
                 self.form = _form_of(content)
                 has_form = True
         if not has_form:
-            raise _fault("no form of its samples")
+            raise _fault("no sample format")
         if 0 < size < UNKNOWN_SIZE:
             self._left = size
 
@@ -116,7 +116,7 @@ class PipedSound:
 def _form_of(content: bytes) -> SampleForm:
     """Read the ``fmt`` chunk of a WAV file."""
     if len(content) < 16:
-        raise _fault("a form that is too short")
+        raise _fault("a truncated sample format")
     code, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", content)
     if code == EXTENSIBLE and len(content) >= 26:
         code = int.from_bytes(content[24:26], "little")

@@ -38,8 +38,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "open",
         help="show the server's page in the browser",
         description="Opens the page of the running server in this device's browser. "
-        "Its address has a ticket that is good once and for a minute, "
-        "and never the token.",
+        "Its address has a ticket, valid once and for a minute, never the token.",
     )
     add_connection_options(parser)
     parser.add_argument(
@@ -71,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_text(
             "No browser was found here. "
-            "Open this address in one within a minute; it is good once:"
+            "Open this address in one within a minute; it works once:"
         )
         print(address)  # not wrapped, so that it can be copied
     return 0

@@ -78,7 +78,7 @@ def _install_first(kinds: list[Supervisor], options: argparse.Namespace) -> int:
         raise CommandError(
             "nothing on this machine starts services for you: "
             "neither runit nor a user manager of systemd answers; "
-            f"--kind {'|'.join(KINDS)} writes the files all the same"
+            f"--kind {'|'.join(KINDS)} writes the files anyway"
         )
     folder = options.models_dir and options.models_dir.expanduser().absolute()
     if folder and not folder.exists():
@@ -130,7 +130,7 @@ def _remove(installed: list[Supervisor]) -> int:
     from pocketserve.cli.running.supervisors import brief
 
     if not installed:
-        raise CommandError("no service that this command wrote is here")
+        raise CommandError("there is no service written by this command")
     for supervisor in installed:
         with Progress().waiting("waiting for requests in progress"):
             supervisor.end()

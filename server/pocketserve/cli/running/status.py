@@ -137,7 +137,7 @@ def _print(status: Mapping[str, Any]) -> None:
         ("folder", status["models_dir"] or ""),
         ("up for", "" if uptime is None else _duration(uptime)),
         ("memory", human_bytes(memory) if memory else ""),
-        ("requests", f"{answered} answered, {failed} refused or failed"),
+        ("requests", f"{answered} answered, {failed} rejected or failed"),
         ("power", f"low: {low_power}" if low_power else "full"),
     ]
     print_facts(facts)

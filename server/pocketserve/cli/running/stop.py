@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "stop",
-        help="end the running server",
+        help="stop the running server",
         description="Ends a server of this user with SIGTERM: "
         "requests in progress may finish. Fails if none runs.",
     )

@@ -81,7 +81,7 @@ class Runit(Supervisor):
     notes = (
         "A running supervisor needs five seconds to see a new service.",
         "In Termux, close it and open it again if termux-services is new: that starts its supervisor.",
-        "It starts again whatever ends, also after `pocketserve stop`.",
+        "It restarts the server whenever it ends, also after `pocketserve stop`.",
     )
 
     @property

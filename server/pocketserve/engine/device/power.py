@@ -161,8 +161,13 @@ class PowerWatch:
             )
             changed = self.reasons != before
         if changed:
-            low = f"low power ({self.describe()}): fewer threads, and background requests are refused"
-            log.info("%s", low if self.low else "power is no longer low")
+            if self.low:
+                log.info(
+                    "low power (%s): fewer threads, and background requests are rejected",
+                    self.describe(),
+                )
+            else:
+                log.info("power is no longer low")
             self.on_change()
 
     def close(self) -> None:
@@ -196,8 +201,11 @@ class PowerWatch:
         wait_s = (
             RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)
         )
-        text = f"background requests (priority 6 and above) are refused in low-power mode: {reason}; try again later, "
-        text += "ask with a priority from 1 to 5, or serve with --low-power off"
+        text = (
+            "background requests (priority 6 and above) are rejected in low-power mode: "
+            f"{reason}; try again later, use a priority from 1 to 5, "
+            "or serve with --low-power off"
+        )
         raise ApiError(ErrorCode.LOW_POWER, text, retry_after_s=wait_s)
 
 

@@ -126,7 +126,10 @@ class ModelLoader:
             model = self._load(entry, version, deadline)
         if loading_stamp(entry, version) != files:
             model.close()
-            text = f"failed to load {entry.name!r} version {version.name!r}: its files changed meanwhile; ask again"
+            text = (
+                f"failed to load {entry.name!r} version {version.name!r}: "
+                "its files changed in the meantime; try again"
+            )
             raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1.0)
         return open_handle(model, self.options, self.scheduler, self.clock)
 

@@ -27,7 +27,10 @@ from pocketserve_wire.oip_fields import bad_parameter
 log = logging.getLogger(__name__)
 
 MAX_ID_CHARS = 256
-BESIDE_OTHERS = "a sequence needs a server that answers alone, and several may answer here; ask one that is alone"
+BESIDE_OTHERS = (
+    "a sequence needs a single server, and several may answer here; "
+    "use one that runs alone"
+)
 
 
 SequenceKey = tuple[str, int | str]  # the owner, and the id that it chose
@@ -194,7 +197,7 @@ class SequenceTable:
         sequence = self._sequences.get(step.key)
         name = f"sequence {str(step.id)[:64]!r}"
         if sequence is None and not step.start:
-            text = f"{name} is not open (any more); start it with sequence_start"
+            text = f"{name} is not open; start it with sequence_start"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
         if sequence is not None and (
             sequence.users if step.start else len(sequence.steps) > self.queue_limit

@@ -112,7 +112,7 @@ class RowBatcher:
             return True
         for batched, single in zip(together, alone, strict=True):
             if not agrees(batched, single):
-                self._give_up("rows answer differently in company")
+                self._give_up("rows are answered differently in a batch")
                 return True
         self._trials[signature] = self._trials.get(signature, 0) + 1
         return True

@@ -187,7 +187,7 @@ class Scheduler:
             thread.start()
         except RuntimeError as error:  # the system has no threads left
             self._alarm = NEVER
-            log.warning("requests that wait may be refused late: %s", error)
+            log.warning("waiting requests may be rejected late: %s", error)
             return
         self._thread = thread
 
@@ -481,7 +481,8 @@ def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
     if code is ErrorCode.SUPERSEDED:
         return ApiError(
             code,
-            "a newer request of the same stream took this one's place; the model was not run",
+            "a newer request of the same stream replaced this one; the model was not "
+            "run",
         )
     if code is ErrorCode.DEADLINE_EXCEEDED:
         return expired()

@@ -219,8 +219,8 @@ def _tensor_spec(name: str, value: _Value, tensor: Any) -> TensorSpec:
     datatype = _DATATYPES.get(tensor.dtype())
     if datatype is None:
         raise ModelLoadError(
-            f"{name} is of a type (number {tensor.dtype()}) that the protocol does not "
-            "have"
+            f"{name} has a type (number {tensor.dtype()}) that the protocol doesn't "
+            "support"
         )
     shape = tuple(map(int, tensor.sizes()))
     if value.varies:
@@ -237,7 +237,8 @@ def _read_method(path: Path) -> _Method:
         identifier = data[4:8]
         if identifier[:2] != b"ET" or not identifier[2:].isdigit():
             raise ModelLoadError(
-                f"{path.name} is no ExecuTorch program (bytes 4 to 7 are not ETnn); export it again"
+                f"{path.name} is not an ExecuTorch program (bytes 4 to 7 are not ETnn); "
+                "export it again"
             )
         base, size = _extent(data)
         program = FlatBuffer(data, identifier, BUDGET + size).root()

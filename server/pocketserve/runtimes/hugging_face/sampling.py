@@ -47,7 +47,7 @@ class Sampler:
         # The largest is NaN if any is.
         if not self._torch.isfinite(scores.max()):
             raise ValueError(
-                "the model's scores are no numbers; its files may be damaged, or half"
+                "the model's scores are not numbers; its files may be damaged, or half"
                 " precision too small for it"
             )
         scores = scores.clone()

@@ -190,7 +190,7 @@ class NetworkProcess:
 
     def _nonsense(self, error: Exception) -> NetworkEndedError:
         self._child.kill()
-        return NetworkEndedError(f"the model's process wrote nonsense: {error}")
+        return NetworkEndedError(f"the model's process sent an invalid answer: {error}")
 
     def _death(self) -> NetworkEndedError:
         """Return how the process ended; kill it if it still runs."""

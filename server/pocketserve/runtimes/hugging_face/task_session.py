@@ -134,7 +134,7 @@ class TaskFolderSession:
         """Run an example that suits the network, for a trial."""
         if not self._running().try_out():
             raise ModelLoadError(
-                f"{self._title}: the model's outputs are no numbers; the file is"
+                f"{self._title}: the model's outputs are not numbers; the file is"
                 " probably damaged"
             )
 

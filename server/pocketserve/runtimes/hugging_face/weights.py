@@ -152,7 +152,7 @@ def _shards(index: Path) -> list[str]:
     for name in dict.fromkeys(map(str, places.values())):
         if not _SHARD.fullmatch(name):
             raise ModelLoadError(
-                f"{INDEX} names {name!r:.80}, which is no weights file"
+                f"{INDEX} names {name!r:.80}, which is not a weights file"
             )
         shards.append(name)
     if len(shards) > MAX_SHARDS:
@@ -169,7 +169,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return strict_json.loads_object(read_bytes(path, MAX_JSON_BYTES))
     except ApiError as error:
-        raise DamagedFileError(f"{path.name} is no JSON object: {error}") from error
+        raise DamagedFileError(f"{path.name} is not a JSON object: {error}") from error
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

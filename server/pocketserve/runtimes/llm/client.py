@@ -214,7 +214,7 @@ class EngineConnection:
 
     def _loss(self) -> EngineLostError:
         if self._is_interrupted:
-            return EngineInterruptedError("the request was given up")
+            return EngineInterruptedError("the request was cancelled")
         return EngineLostError("the engine ended")
 
     def _set_timeout(self) -> None:
@@ -241,7 +241,7 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise EngineLostError("the engine wrote no JSON") from error
+        raise EngineLostError("the engine's answer is not JSON") from error
 
 
 def _refusal(status: int, answer: Any) -> EngineError:

@@ -109,7 +109,7 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
     """
     with file_errors(
         path.name,
-        "is no ONNX model, or damaged or cut short",
+        "is not an ONNX model, or damaged or truncated",
         "copy or export the file again",
     ):
         size = regular_size(path)
@@ -283,8 +283,8 @@ class _WeightFiles:
                 f"{self._path.name} keeps its weights elsewhere, and {reason}"
             )
         return ModelLoadError(
-            f"{self._path.name} keeps weights in {location[:200]!r}, which is cut "
-            f"short ({size} of at least {minimum} bytes); copy that file again"
+            f"{self._path.name} keeps weights in {location[:200]!r}, which is truncated "
+            f"({size} of at least {minimum} bytes); copy that file again"
         )
 
 

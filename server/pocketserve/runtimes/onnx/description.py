@@ -93,4 +93,4 @@ def _decoded(name: str, text: str, limit: int) -> bytes:
     try:
         return binascii.a2b_base64(text.encode(), strict_mode=True)
     except ValueError as error:
-        raise DamagedFileError(f"{name} is no base64: {error}") from error
+        raise DamagedFileError(f"{name} is not base64: {error}") from error

@@ -70,7 +70,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"),
-        "needs more memory than there is",
+        "needs more memory than is available",
     ),
 )
 """Patterns of ONNX Runtime's errors, and their explanations."""

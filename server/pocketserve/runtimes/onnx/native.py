@@ -136,7 +136,7 @@ def open_native(
         )
     device = _device(native)
     if device == "cpu":
-        check(providers, "takes nothing of this model")
+        check(providers, "runs no part of this model")
     return native, device
 
 

@@ -90,7 +90,7 @@ class CtcTorchSession(TorchLayers):
         samples = np.zeros((1, TRIED_SAMPLES), np.float32)
         if not np.isfinite(self.run({SAMPLES: samples})[LOGITS]).all():
             raise ModelLoadError(
-                "the model's logits are no numbers; the file is probably damaged"
+                "the model's logits are not numbers; the file is probably damaged"
             )
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ def read_ctc_shape(
     width, layers, heads, inner, vocabulary, kernel, groups = read_sizes(config, _KEYS)
     if width % heads or width % groups:
         raise config_fault(
-            "hidden_size is no multiple of the attention heads and of the groups"
+            "hidden_size is not a multiple of the attention heads and of the groups"
         )
     norm = config.get("feat_extract_norm", GROUP)
     if norm not in (GROUP, LAYER):

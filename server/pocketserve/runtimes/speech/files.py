@@ -88,7 +88,7 @@ def model_type(folder: Path) -> str:
 
 
 def read_model_config(folder: Path) -> dict[str, Any] | None:
-    """Return a folder's ``config.json``; None if it is missing or no JSON object."""
+    """Return a folder's ``config.json``; None if it is missing or not a JSON object."""
     path = folder / CONFIG
     if not path.is_file():
         return None

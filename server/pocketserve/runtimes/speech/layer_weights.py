@@ -53,7 +53,7 @@ def read_shape(config: Mapping[str, Any]) -> WhisperShape:
     """
     shape = WhisperShape(*read_sizes(config, _KEYS))
     if shape.width % shape.encoder_heads or shape.width % shape.decoder_heads:
-        raise config_fault("d_model is no multiple of the number of attention heads")
+        raise config_fault("d_model is not a multiple of the number of attention heads")
     if config.get("activation_function", "gelu") != "gelu":
         raise config_fault("activation_function is not gelu")
     if config.get("scale_embedding"):

@@ -139,7 +139,7 @@ class WhisperTorchSession(TorchLayers):
         step = self.step([0], step.cache)
         if not np.isfinite(step.logits).all():
             raise ModelLoadError(
-                "the decoder's logits are no numbers; the file is probably damaged"
+                "the decoder's logits are not numbers; the file is probably damaged"
             )
 
     @property

@@ -22,12 +22,12 @@ def required_config(folder: Path) -> Mapping[str, Any]:
     """Return a folder's ``config.json``.
 
     Raises:
-        ModelLoadError: it is missing or no JSON object.
+        ModelLoadError: it is missing or not a JSON object.
     """
     content = read_model_config(folder)
     if content is None:
         raise ModelLoadError(
-            f"{CONFIG} beside the model is missing or no JSON object; copy it from the"
+            f"{CONFIG} beside the model is missing or not a JSON object; copy it from the"
             " model's source"
         )
     return content

@@ -183,7 +183,7 @@ def _check_file(path: Path) -> str:
             return _check_archive(path)
     if head != hdf5:
         raise ModelLoadError(
-            f"{path.name} is no HDF5 file; copy or save the model again"
+            f"{path.name} is not an HDF5 file; copy or save the model again"
         )
     return ""
 
@@ -195,7 +195,8 @@ def _check_archive(path: Path) -> str:
             inflated = sum(info.file_size for info in archive.infolist())
             if "config.json" not in names:
                 raise ModelLoadError(
-                    f"{path.name} is a zip archive without config.json, so no Keras model"
+                    f"{path.name} is a zip archive without config.json, so it is not a "
+                    "Keras model"
                 )
             if inflated > MAX_INFLATION * path.stat().st_size:
                 raise ModelLoadError(
@@ -216,7 +217,8 @@ def _check_archive(path: Path) -> str:
         EOFError,
     ) as error:
         raise ModelLoadError(
-            f"{path.name} is no whole Keras archive ({common.error_text(error)}); copy or save the model again"
+            f"{path.name} is not a complete Keras archive ({common.error_text(error)}); "
+            "copy or save the model again"
         ) from error
     if isinstance(metadata, dict):
         return str(metadata.get("keras_version", ""))
@@ -291,7 +293,7 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
         r"truncated file|file signature not found|[Uu]nable to (?:synchronously )?open|bad object header",
         text,
     ):
-        return f"{name} is damaged or cut short ({excerpt(text, 200)}); copy or save the file again"
+        return f"{name} is damaged or truncated ({excerpt(text, 200)}); copy or save the file again"
     return f"Keras cannot load {name}{origin}: {excerpt(text)}; copy it again, or save it again with this Keras"
 
 
@@ -317,7 +319,8 @@ def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
         tensors = []
     if not tensors:
         raise ModelLoadError(
-            f"{file_name} does not say what it takes; give the model an Input and save it again"
+            f"{file_name} does not state its inputs; give the model an Input and save "
+            "it again"
         )
     for tensor in tensors:
         if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):

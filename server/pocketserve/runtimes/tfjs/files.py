@@ -52,7 +52,7 @@ def read_files(path: Path) -> ModelFiles:
         is_stateful = not is_graph and _has_stateful_layer(topology)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
-            f"{title} is no whole TensorFlow.js model ({type(error).__name__}: "
+            f"{title} is not a complete TensorFlow.js model ({type(error).__name__}: "
             f"{str(error)[:100]}); copy or convert it again"
         ) from error
     shards: list[Path] = []

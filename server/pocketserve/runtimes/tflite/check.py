@@ -35,7 +35,8 @@ def check_file(path: Path) -> tuple[int, bool]:
                 head = file.read(8)
             if head[4:] != b"TFL3":
                 raise ModelLoadError(
-                    f"{path.name} is no TFLite model (bytes 4 to 7 are not TFL3); copy "
+                    f"{path.name} is not a TFLite model (bytes 4 to 7 are not TFL3); "
+                    "copy "
                     "or convert the file again"
                 )
             return path.stat().st_size, check_tflite_graphs(path)

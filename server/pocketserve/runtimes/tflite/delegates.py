@@ -62,7 +62,7 @@ class DelegateRequest(NamedTuple):
             raise DelegateError(f"cannot be loaded ({short_reason(error)})") from None
         for function in _FUNCTIONS:
             if not hasattr(library, function):
-                raise DelegateError(f"is no TFLite delegate (it has no {function})")
+                raise DelegateError(f"is not a TFLite delegate (it has no {function})")
         try:
             return module.load_delegate(self.library, dict(self.options))
         except Exception as error:

@@ -145,9 +145,9 @@ class InterpreterOpener:
     def confirm_device(self, interpreter: Any) -> bool:
         """Determine an allocated interpreter's device; False if it must be reopened.
 
-        In that case the delegate was removed, perhaps because of XNNPACK, which is then
-        left out: the user asked for the delegate. If the delegate itself is at fault, the
-        next allocation raises an error.
+        TFLite may have removed the delegate because of XNNPACK. The user asked for the
+        delegate, so the interpreter is reopened without XNNPACK. If the delegate itself
+        is at fault, the next allocation raises an error.
         """
         self.device = "cpu" if self._part is None else self._part.device(interpreter)
         if not self._xnnpack or self._without_xnnpack or self._part is None:

@@ -73,7 +73,7 @@ def _open_session(
     delegate = opener.delegate
     try:
         session = kind(opener, title, size)
-        fault = "takes nothing of this model's main graph"
+        fault = "runs no part of this model's main graph"
         if delegate is None or session.device != "cpu":
             return session
     except Exception as error:

@@ -204,7 +204,7 @@ def _debug_pieces(document: Any) -> int:
         case tuple(entries):
             pass
         case _:
-            raise PickleError("its places are not a table")
+            raise PickleError("its positions are not a table")
     sources: dict[int, _JoinedSource] = {}
     for _, place, *_ in entries:
         source, start, end = place

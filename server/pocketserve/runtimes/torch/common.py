@@ -49,7 +49,7 @@ def check_content(path: Path, formats: Collection[str], title: str) -> None:
         )
     content = content_of(path)
     if content not in formats:
-        unknown = f"is no {title}, or is damaged; save it again"
+        unknown = f"is not a {title}, or is damaged; save it again"
         raise ModelLoadError(f"{path.name} {NOT_MODELS.get(content or '', unknown)}")
 
 
@@ -323,7 +323,7 @@ def _tensor_array(torch: Any, leaf: Any, datatype: str | None) -> Array:
     tensor = plain_tensor(torch, leaf)
     if tensor.is_complex():
         raise TypeError(
-            "the model returns complex numbers, which the protocol does not have"
+            "the model returns complex numbers, which the protocol doesn't support"
         )
     if datatype == "BF16":
         tensor = tensor.to(torch.bfloat16).view(torch.uint16)

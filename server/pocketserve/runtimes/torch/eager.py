@@ -69,7 +69,8 @@ class TorchSession(ModuleSession):
         self._module = module
         if not source.inputs:
             raise ModelLoadError(
-                "PyTorch modules do not say what they take: declare [[inputs]] with name, datatype and shape in "
+                "PyTorch modules do not state their inputs: declare [[inputs]] with "
+                "name, datatype and shape in "
                 "model.toml, or: pocketserve init MODEL --shape 1,3,224,224"
             )
         self.inputs = tuple(source.inputs)

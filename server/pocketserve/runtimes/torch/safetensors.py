@@ -107,7 +107,7 @@ def _read_header(path: Path, content: bytes) -> dict[str, Any]:
         reason = str(error).removeprefix("failed to parse the request JSON: ")
         reason = reason.replace("the body", "it")
         raise _fault(
-            path, f"its header is no JSON: {reason}; copy the file again"
+            path, f"its header is not JSON: {reason}; copy the file again"
         ) from None
     header.pop("__metadata__", None)
     return header

@@ -127,7 +127,7 @@ def _check_statement(line: Sequence[SourceToken], block: bytes) -> None:
     """Check a line of a class body, or one outside all classes and functions."""
     kind, word = line[0]
     if not block and word != b"op_version_set":
-        raise SourceError("something stands outside of functions and classes")
+        raise SourceError("there is code outside of functions and classes")
     if word == b"pass" and len(line) == 1:
         return
     if kind != "name" or word in _STATEMENTS:

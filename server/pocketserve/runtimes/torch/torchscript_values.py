@@ -247,7 +247,7 @@ class Results:
             self.outputs = tuple(self._specs.values())
         elif not declared:
             raise ModelLoadError(
-                "the file does not tell how many outputs the model has; declare "
+                "the file does not state the number of outputs; declare "
                 "[[inputs]] or [[outputs]] in model.toml"
             )
         self._open = {name for name, spec in self._specs.items() if spec.open}

@@ -129,7 +129,7 @@ def decode(
         samples[first:last] = block
         if not np.isfinite(block).all():
             raise invalid_input(
-                "the sound holds samples that are no numbers (NaN or infinite)"
+                "the sound has samples that are not numbers (NaN or infinite)"
             )
     return Sound(samples, form.rate)
 

@@ -116,7 +116,7 @@ class CtcToText(SpeechToText):
         if not np.isfinite(values).all():
             raise ApiError(
                 ErrorCode.INFERENCE_FAILED,
-                "the model's scores are no numbers; its file may be damaged",
+                "the model's scores are not numbers; its file may be damaged",
             )
         frame_s = seconds / len(values)
         words = self._vocabulary_of_letters.words(values)

@@ -189,7 +189,7 @@ def _checked(logits: Array) -> Array:
     if np.isnan(logits).any() or not np.isfinite(logits).any():
         raise ApiError(
             ErrorCode.INFERENCE_FAILED,
-            "the model's scores are no numbers; its file may be damaged, or half"
+            "the model's scores are not numbers; its file may be damaged, or half"
             " precision too small for it",
         )
     return logits.astype(np.float64)

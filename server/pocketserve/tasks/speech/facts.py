@@ -137,7 +137,7 @@ def _named_tokens(
     """Return tokens by name, without the ``<|`` and ``|>`` around languages."""
     values = keys.get(name) or {}
     if not isinstance(values, dict) or len(values) > MAX_LANGUAGES:
-        raise _fault(GENERATION_CONFIG, name, "is no object with tokens")
+        raise _fault(GENERATION_CONFIG, name, "is not an object with tokens")
     tokens = {}
     for text, value in values.items():
         if type(value) is not int or not 0 <= value < vocabulary:

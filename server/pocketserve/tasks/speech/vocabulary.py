@@ -185,7 +185,7 @@ def _checked_numbers(vocabulary: Any, size: int) -> dict[str, int]:
 def _merges(entries: Any) -> list[tuple[str, str]]:
     """Return the merges; files have them as lists, or as texts with a space."""
     if not isinstance(entries, list) or len(entries) > MAX_MERGES:
-        raise ValueError("its merges are no list")
+        raise ValueError("its merges are not a list")
     merges = []
     for entry in entries:
         pair = entry.split(" ") if isinstance(entry, str) else entry

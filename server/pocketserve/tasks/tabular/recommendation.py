@@ -236,7 +236,7 @@ def _user_array(spec: TensorSpec, user: object) -> Array:
 ITEMS = Section("items", ItemsOptions)
 FIELDS = (
     AnswerField("label", "label", "the item"),
-    AnswerField("score", "real", "how well it fits, by the model's scale"),
+    AnswerField("score", "real", "the score on the model's scale"),
 )
 CALL = TaskCall("recommend", "items", "Recommendation", FIELDS)
 TASK = TaskDefinition(

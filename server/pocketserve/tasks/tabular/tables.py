@@ -181,7 +181,7 @@ class Rows:
         if all(lists) and lists:
             return rows
         if any(lists):
-            raise invalid_input(f"row {lists.index(False)} is no array, others are")
+            raise invalid_input(f"row {lists.index(False)} is not an array, others are")
         width = len(self.columns)
         return [rows[start : start + width] for start in range(0, len(rows), width)]
 

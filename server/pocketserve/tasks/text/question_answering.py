@@ -326,11 +326,11 @@ def _output(facts: ModelFacts, part: str) -> str | None:
 
 
 FIELDS = (
-    AnswerField("answer", "text", "the words of the context that answer"),
+    AnswerField("answer", "text", "the answer, a part of the context"),
     AnswerField(
         "start", "integer", "the first character, as code points of the context"
     ),
-    AnswerField("end", "integer", "the character after the last one"),
+    AnswerField("end", "integer", "the position after the last character"),
     SCORE,
 )
 CALL = TaskCall("answer", "question", "Span", FIELDS)

@@ -183,7 +183,7 @@ class ImageSegmentation(PictureTask):
         threshold = parameter(
             "threshold",
             default=0.0,
-            text="Least share of the picture that is answered.",
+            text="Smallest share of the picture to return.",
         )
         return parameter("top_k"), threshold, parameter("mask")
 
@@ -264,7 +264,7 @@ class ImageSegmentation(PictureTask):
         if scores.ndim != 2:
             raise ApiError(
                 ErrorCode.INFERENCE_FAILED,
-                f"an output of shape {list(scores.shape)} is no map of classes",
+                f"an output of shape {list(scores.shape)} is not a map of classes",
             )
         if scores.dtype.kind not in "iu":
             values = activate(scores, self._options.activation)
@@ -322,7 +322,7 @@ def _png(classes: Array) -> bytes:
 FIELDS = (
     CLASS,
     AnswerField("share", "real", "its share of the picture, from 0 to 1"),
-    AnswerField("pixels", "integer", "how many pixels of the mask it has"),
+    AnswerField("pixels", "integer", "the number of its pixels in the mask"),
 )
 CALL = TaskCall("segment", "picture", "Segment", FIELDS)
 TASK = TaskDefinition(

@@ -466,7 +466,7 @@ def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
 
 
 POINT = (
-    AnswerField("label", "label", "which point of the body it is"),
+    AnswerField("label", "label", "the number of the point"),
     AnswerField("x", "real", "pixels from the left of the upright picture"),
     AnswerField("y", "real", "pixels from its top"),
     SCORE,

@@ -592,7 +592,7 @@ def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
         isinstance(value, int | float) and abs(value) < MAX_NUMBER for value in values
     )
     if not usable or (key.endswith("std") and 0 in values):
-        raise ModelLoadError(f"{key} beside the model holds no usable numbers")
+        raise ModelLoadError(f"{key} beside the model has no usable numbers")
     if len(values) not in (1, 3):
         raise ModelLoadError(
             f"{key} beside the model has {plural(len(values), 'number')}; it must have "

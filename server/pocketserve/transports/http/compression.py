@@ -39,7 +39,7 @@ def inflate(
     if not limit:
         raise ApiError(
             ErrorCode.UNSUPPORTED_ENCODING,
-            "a compressed body is read only with the token; send it plain",
+            "a compressed body is accepted only with the token; send it plain",
         )
     try:
         return _inflate(

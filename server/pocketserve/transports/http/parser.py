@@ -112,7 +112,7 @@ class HttpParser(HTTPRequestParser):  # type: ignore[misc]
             self._fault = VersionNotSupported(f"HTTP/{self.version}; use HTTP/1.1")
             raise ParsingError("refused")
         if b"\r\n " in header_plus or b"\r\n\t" in header_plus:
-            raise ParsingError("a header's value goes on in another line")
+            raise ParsingError("a header's value continues on another line")
         if "TRANSFER_ENCODING" in self.headers:
             raise ParsingError("Transfer-Encoding needs HTTP/1.1")
         if self.chunked:

@@ -148,7 +148,7 @@ class Connection:
             log.exception("unexpected error on a connection")
             self._fail(
                 ConnectionFaultError(
-                    ConnectionFault.INTERNAL, "the server failed; its log says where"
+                    ConnectionFault.INTERNAL, "the server failed; see its log"
                 )
             )
 
@@ -339,7 +339,7 @@ class Connection:
         else:
             self._reader.drop()
             self._writer.finish(
-                self._goaway(GoAwayReason.IDLE, "nothing was asked for a long time")
+                self._goaway(GoAwayReason.IDLE, "there was no request for a long time")
             )
 
     # The end

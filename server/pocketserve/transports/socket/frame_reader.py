@@ -93,7 +93,7 @@ class FrameReader:
 
     def too_slow(self) -> ConnectionFaultError:
         """Return the error for a frame that took too long."""
-        text = f"a frame must be whole within {self._timeouts.frame:g} s"
+        text = f"a frame must be complete within {self._timeouts.frame:g} s"
         return ConnectionFaultError(ConnectionFault.TIMEOUT, text)
 
     def drop(self) -> None:

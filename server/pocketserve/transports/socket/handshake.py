@@ -112,7 +112,7 @@ class HandshakeConnection:
         if self._server.full:
             raise ConnectionFaultError(
                 ConnectionFault.TOO_MANY_CONNECTIONS,
-                "the server has as many connections as it takes",
+                "the server has reached its limit of connections",
             )
         self._socket.sendall(ready)
         self._decoder.allowed = ALLOWED[Role.SERVER, HandshakeState.READY]

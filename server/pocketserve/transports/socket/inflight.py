@@ -66,7 +66,7 @@ class InflightRequests:
         self.received_at = time.monotonic()
         self.refusal = None
         if self._access is not None and not self._access():
-            text = "the token that this connection was opened with has expired or was taken back"
+            text = "the token that this connection was opened with has expired or was revoked"
             self.refusal = ApiError(ErrorCode.UNAUTHORIZED, text)
         elif size > self._max_frame:
             text = f"the body exceeds {self._max_frame} bytes (max_body_bytes)"
@@ -75,11 +75,13 @@ class InflightRequests:
             )
         elif self._count >= self._max_inflight:
             self.refusal = _full(
-                f"{self._count} requests are under way on this connection (socket_inflight)"
+                f"{self._count} requests are in progress on this connection "
+                "(socket_inflight)"
             )
         elif self._bytes + size > self._max_bytes and self._count:
             self.refusal = _full(
-                f"bodies of {self._bytes} bytes are under way on this connection (socket_bytes_inflight)"
+                f"bodies of {self._bytes} bytes are in progress on this connection "
+                "(socket_bytes_inflight)"
             )
         elif size > SMALL_BODY:
             # The announced size counts: all of it may be there in a moment.
@@ -87,7 +89,7 @@ class InflightRequests:
                 self._receiving = size
             else:
                 self.refusal = _full(
-                    "the bodies that are on their way on all connections are too large together"
+                    "the incoming bodies on all connections are too large together"
                 )
         return self.refusal is None
 
@@ -104,7 +106,9 @@ class InflightRequests:
         try:
             self._slots.acquire()
         except IndexError:
-            text = "too many requests are under way on all connections; try again later"
+            text = (
+                "too many requests are in progress on all connections; try again later"
+            )
             return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
         self._requests[frame.request_id] = cancellation
         self._count += 1

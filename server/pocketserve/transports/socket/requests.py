@@ -198,7 +198,7 @@ def _read_ext(ext: object) -> str:
         if tag & CRITICAL:
             raise ApiError(
                 ErrorCode.NOT_IMPLEMENTED,
-                f"extension {tag} must be understood, and this server does not know it",
+                f"extension {tag} is critical, and this server does not know it",
             )
     content_type = ext.get(Extension.CONTENT_TYPE, b"")
     return bytes(content_type).decode("ascii")
@@ -243,7 +243,10 @@ def _write_ext(answer: ApiResponse, *, whole_json: bool) -> bytes:
 
 
 def _too_large(size: int, maximum: int) -> ApiResponse:
-    text = f"the answer has {size} bytes, more than the {maximum} that the client takes (its max_frame)"
+    text = (
+        f"the answer has {size} bytes, more than the {maximum} that the client accepts "
+        "(its max_frame)"
+    )
     answer = error_response(ApiError(ErrorCode.BODY_TOO_LARGE, text))
     if sum(map(len, answer.chunks)) > maximum:
         answer.chunks = []  # its status still says it

@@ -150,7 +150,7 @@ function stateOf(model) {
 }
 
 const isQuarantined = (version) => /(^|: )in quarantine: /.test(version.reason); // it stands behind what was tried
-const isPending = (version) => /^(pending|serves on as it was loaded): /.test(version.reason); // newer files do not answer yet
+const isPending = (version) => /^(pending|is still served as it was loaded): /.test(version.reason); // newer files do not answer yet
 const isStopped = (version) => version.reason === "unloaded";
 
 function facts(version) {

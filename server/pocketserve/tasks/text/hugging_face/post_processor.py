@@ -56,7 +56,7 @@ def _only_processor(processor: object) -> tuple[str, Mapping[str, Any]]:
     if processor is None or _is_byte_level(processor):
         return "", {}
     if not isinstance(processor, dict):
-        raise UnsupportedProcessorError("post_processor is no object")
+        raise UnsupportedProcessorError("post_processor is not an object")
     kind = processor.get("type")
     if kind in ("TemplateProcessing", "BertProcessing", "RobertaProcessing"):
         return kind, processor
