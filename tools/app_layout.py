@@ -5,7 +5,6 @@ All lengths are in dp. Views and attributes that the app doesn't use are not sup
 
 from __future__ import annotations
 
-import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -59,7 +58,6 @@ class Look(NamedTuple):
 
     letters: float = 14.0
     medium: bool = False
-    capitals: bool = False
     padding: Sides = Sides()
     beside: float = 0.0
     single: bool = False
@@ -68,9 +66,7 @@ class Look(NamedTuple):
 
 LOOKS = {
     "TextView": Look(),
-    "Button": Look(
-        medium=True, capitals=True, padding=Sides(12, 10, 12, 10), least=88.0
-    ),
+    "Button": Look(medium=True, padding=Sides(12, 10, 12, 10), least=88.0),
     "CheckBox": Look(beside=32.0),
     "EditText": Look(letters=18.0, padding=Sides(4, 10, 4, 11), single=True),
     "Spinner": Look(letters=16.0, padding=Sides(8, 4, 8, 4), beside=32.0),
@@ -175,20 +171,6 @@ def read(element: ElementTree.Element, resources: Resources) -> View:
     view.visible = attributes.get("visibility") != "gone"
     view.children = [read(child, resources) for child in element]
     return view
-
-
-def shown(view: View) -> str:
-    """Return the displayed text; buttons have capitals without Greek accents."""
-    if not view.look.capitals:
-        return view.text
-    capitals = unicodedata.normalize("NFD", view.text.upper())
-    greek = view.resources.phone.language == "el"
-    return unicodedata.normalize(
-        "NFC",
-        "".join(
-            c for c in capitals if not (greek and c == "\N{COMBINING ACUTE ACCENT}")
-        ),
-    )
 
 
 def lay_out(root: View, phone: Phone, measure: Measure) -> None:
@@ -311,7 +293,7 @@ class _Layout:
         room = width.size - pad.across - look.beside
         if width.mode == "free" or look.single:
             room = float("inf")
-        view.lines, view.torn = self._wrap(shown(view), size, medium, room)
+        view.lines, view.torn = self._wrap(view.text, size, medium, room)
         widths = [self._width_of(line, size, medium) for line in view.lines]
         natural = max(widths, default=0.0) + pad.across + look.beside
         view.width = _resolve(max(look.least, natural), width)

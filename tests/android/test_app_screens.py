@@ -104,9 +104,15 @@ def test_each_layout_fault_is_detected(screens, change, fault) -> None:
     assert any(fault in text for text in layout.faults(root, phone, screens.width_of))
 
 
-def test_greek_capitals_have_no_accents(screens) -> None:
+def test_buttons_do_not_shout(screens) -> None:
     phone = screens.Phone(411, 731, language="el")
-    assert screens.screen("live", phone).find("gallery").lines == ["ΕΠΙΛΟΓΗ ΕΙΚΟΝΑΣ"]
+    assert screens.screen("live", phone).find("gallery").lines == ["Επιλογή εικόνας"]
+
+
+def test_only_a_token_can_be_forgotten(screens) -> None:
+    assert (
+        not screens.screen("settings", screens.Phone(320, 640)).find("forget").visible
+    )
 
 
 def test_the_documentations_pictures_are_small_and_shown() -> None:

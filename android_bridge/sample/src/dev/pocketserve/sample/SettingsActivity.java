@@ -112,10 +112,12 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         }
     }
 
-    /** Shows whether there is a token; the token itself is never shown again. */
+    /** Shows whether there is a token, which can then be forgotten; the token itself is never shown again. */
     private void showToken() {
+        boolean isSet = settings.token() != null;
         TextView state = (TextView) findViewById(R.id.token_state);
-        state.setText(settings.token() == null ? R.string.token_unset : R.string.token_set);
+        state.setText(isSet ? R.string.token_set : R.string.token_unset);
+        findViewById(R.id.forget).setVisibility(isSet ? View.VISIBLE : View.GONE);
     }
 
     @Override
