@@ -40,6 +40,6 @@ export class Samples {
     const choose = (sample) => this.fetch(sample).then(take, () => {}); // without a server the banner says so
     return html`<div class="samples" role="group" aria-label=${t("samples")}>${this.list.map((sample) => html`<button
       data-sample=${sample.name} @click=${() => choose(sample)}>
-      ${sample.address ? html`<img src=${sample.address} alt=${sample.name} height="44">` : sample.name}</button>`)}</div>`;
+      ${sample.address ? html`<img src=${sample.address} alt=${sample.name} height="36">` : sample.name}</button>`)}</div>`;
   }
 }
