@@ -1,6 +1,6 @@
 // Says the same as build_apk.py, which builds the released app; a test compares the two.
 plugins {
-    id("com.android.application") version "8.13.0"
+    alias(libs.plugins.android.application)
 }
 
 android {
@@ -29,6 +29,6 @@ android {
 }
 
 dependencies {
-    implementation("dev.pocketserve:pocketserve-bridge:0.1.0")
-    implementation("com.google.zxing:core:3.4.1") // build_apk.py takes Debian's package of this version
+    implementation(libs.pocketserve.bridge)
+    implementation(libs.zxing.core)
 }

@@ -6,6 +6,7 @@ There is no Android Gradle plugin here to run them.
 from __future__ import annotations
 
 import re
+import tomllib
 import xml.etree.ElementTree as ElementTree
 
 from conftest import ROOT
@@ -14,6 +15,7 @@ from .conftest import load_script
 
 SAMPLE = ROOT / "android_bridge" / "sample"
 BUILD = (SAMPLE / "build.gradle.kts").read_text("utf-8")
+CATALOG = tomllib.loads((SAMPLE / "gradle/libs.versions.toml").read_text("utf-8"))
 SETTINGS = (SAMPLE / "settings.gradle.kts").read_text("utf-8")
 
 
@@ -39,9 +41,13 @@ def test_the_library_is_the_published_one() -> None:
     maven, build = (
         load_script(ROOT / "android_bridge" / name) for name in ("maven.py", "build.py")
     )
-    assert f'"{maven.GROUP}:{maven.BRIDGE}:{build.version()}"' in BUILD
-    [used] = re.findall(r'"com.google.zxing:core:([\d.]+)"', BUILD)
-    assert used in (ROOT / "tools" / "app_libraries.py").read_text("utf-8")
+    libraries = CATALOG["libraries"]
+    versions = CATALOG["versions"]
+    bridge = f"{maven.GROUP}:{maven.BRIDGE}"
+    assert libraries["pocketserve-bridge"]["module"] == bridge
+    assert versions["pocketserve"] == build.version()
+    text = (ROOT / "tools" / "app_libraries.py").read_text("utf-8")
+    assert versions["zxing"] in text
     [repository] = re.findall(r'maven \{ url = uri\("([^"]+)"\) \}', SETTINGS)
     recipe = re.findall(
         r"^aar: ; .* aar --output (\S+)$",
@@ -49,6 +55,16 @@ def test_the_library_is_the_published_one() -> None:
         re.MULTILINE,
     )
     assert (SAMPLE / repository).resolve() == ROOT / recipe[0] / "maven"
+
+
+def test_the_build_uses_the_whole_catalog() -> None:
+    """An alias has points for dashes, and each of them names a version that is listed."""
+    aliases = {f"libs.{name.replace('-', '.')}" for name in CATALOG["libraries"]}
+    plugins = {f"libs.plugins.{name.replace('-', '.')}" for name in CATALOG["plugins"]}
+    used = re.findall(r"\b(libs\.[\w.]+)", BUILD)
+    assert set(used) == aliases | plugins
+    entries = [*CATALOG["libraries"].values(), *CATALOG["plugins"].values()]
+    assert {entry["version"]["ref"] for entry in entries} == set(CATALOG["versions"])
 
 
 def test_the_folders_exist() -> None:
