@@ -127,6 +127,14 @@ def test_the_table_the_page_and_the_picture_are_complete(tmp_path: Path) -> None
         assert len(image.getcolors(1 << 20) or ()) > 4
 
 
+def check_no_local_path(files: Sequence[Path], folder: Path) -> None:
+    """Check that no file names a folder of this machine."""
+    for file in files:
+        content = file.read_bytes()
+        for local in (MODELS, folder, Path.home()):
+            assert str(local).encode() not in content
+
+
 def test_a_report_has_all_that_a_paper_cites(tmp_path: Path) -> None:
     """Numbers, tables, figures, samples and methods, without a local path."""
     folder = tmp_path / "report"
@@ -151,10 +159,7 @@ def test_a_report_has_all_that_a_paper_cites(tmp_path: Path) -> None:
     turns = result["recommendation"]["turns"]
     assert turns >= 6
     assert f"this gave {turns} turns" in methods
-    for file in (*folder.iterdir(), page):
-        content = file.read_bytes()
-        for local in (MODELS, tmp_path, Path.home()):
-            assert str(local).encode() not in content
+    check_no_local_path([*folder.iterdir(), page], tmp_path)
     refused = compare("digits", *VERSIONS, *QUICK, "--report", folder, fails=True)
     assert "is not empty; name a new folder with --report" in refused
 
