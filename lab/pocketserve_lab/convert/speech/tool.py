@@ -149,6 +149,7 @@ def _quantise(path: Path) -> None:
         use_external_data_format=data.exists(),
     )
     whole.unlink()
+    data.unlink(missing_ok=True)
 
 
 def _load(folder: Path, version_name: str) -> SpeechVersion:
