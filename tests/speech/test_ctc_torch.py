@@ -136,7 +136,7 @@ def test_a_sound_becomes_the_letters_of_its_frames(tmp_path: Path) -> None:
     [
         ("add_adapter", True, "add_adapter is True, .* ONNX"),
         ("hidden_act", "relu", "hidden_act is 'relu'"),
-        ("hidden_size", 30, "no multiple"),
+        ("hidden_size", 30, "not a multiple"),
         ("hidden_size", 64, r"is \[16\], but|but config.json says"),
         ("conv_stride", [5, 4], "different lengths"),
         ("conv_stride", [1024, 1024, 1024], "leaves no frame"),
