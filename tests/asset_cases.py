@@ -29,7 +29,12 @@ CONTEXT = 64
 the previous chunk.
 """
 
-TOLERANCES = {"abs 0.01": 0.01, "abs 0.02": 0.02, "abs 1e-3": 1e-3, "abs 1e-4": 1e-4}
+TOLERANCES = {
+    "abs 0.01": 0.01,
+    "abs 0.02": 0.02,
+    "abs 1e-3": 1e-3,
+    "abs 1e-4": 1e-4,
+}
 OLDER_TOLERANCE = 0.05
 SILERO_MANIFEST = '[state.feedback]\nstate = "stateN"\n'
 

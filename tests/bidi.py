@@ -61,7 +61,13 @@ class Session:
         number = next(self._numbers)
         deadline = time.monotonic() + LIMIT_S
         self._socket.send(
-            json.dumps({"id": number, "method": method, "params": parameters})
+            json.dumps(
+                {
+                    "id": number,
+                    "method": method,
+                    "params": parameters,
+                }
+            )
         )
         while True:
             message = json.loads(

@@ -33,7 +33,11 @@ def ask(server: Server, path: str, **fields: Any) -> Any:
 
 
 def chat(server: Server, **fields: Any) -> Any:
-    request = {"model": "tiny", "messages": HELLO, "max_tokens": 4}
+    request = {
+        "model": "tiny",
+        "messages": HELLO,
+        "max_tokens": 4,
+    }
     request |= {"logit_bias": NO_END} | fields
     return ask(server, CHAT, **request)
 

@@ -27,7 +27,11 @@ from places import ROOT
 START_S: Final = 120.0
 FIND: Final = (ROOT / "tests" / "selectors.js").read_text("utf-8")
 FUNCTION: Final = re.compile(r"\s*(async\s+)?(\([^()]*\)|\w+)\s*=>")
-KEYS: Final = {"Tab": "\ue004", "Enter": "\ue007", "\n": "\ue007"}
+KEYS: Final = {
+    "Tab": "\ue004",
+    "Enter": "\ue007",
+    "\n": "\ue007",
+}
 REPORTS: Final = """() => addEventListener('securitypolicyviolation',
     event => console.error(`Content Security Policy: ${event.violatedDirective} ${event.blockedURI}`))"""
 PREFERENCES: Final[dict[str, Any]] = {
@@ -330,7 +334,11 @@ class Page:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _act(self, kind: str, actions: Sequence[dict[str, Any]]) -> None:
-        source = {"type": kind, "id": kind, "actions": list(actions)}
+        source = {
+            "type": kind,
+            "id": kind,
+            "actions": list(actions),
+        }
         self._session.command(
             "input.performActions", context=self._context, actions=[source]
         )

@@ -61,7 +61,11 @@ class HeldServer:
         self._thread.start()
         token = folder / "token"
         token.write_text(TOKEN)
-        self.addresses = [str(self.server.port), str(self.http.port), str(token)]
+        self.addresses = [
+            str(self.server.port),
+            str(self.http.port),
+            str(token),
+        ]
         self.model = HeldModel(self, until, "digits")
         picture = (MODELS / "digits/samples/7.png").read_bytes()
         assert self.model.peer.call("POST /predictions/digits", picture).status == 200

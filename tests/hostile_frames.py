@@ -75,7 +75,11 @@ class Hostile:
 
     def greeting(self) -> list[bytes]:
         """Return frames of a handshake that usually fails."""
-        offer = {"v": [1, 1], "nonce": "c0" * 16, "max_frame": 1 << 20}
+        offer = {
+            "v": [1, 1],
+            "nonce": "c0" * 16,
+            "max_frame": 1 << 20,
+        }
         good = [
             json_frame(FrameType.HELLO, json.dumps(offer).encode()),
             json_frame(FrameType.AUTH, b'{"proof":"%s"}' % (b"0" * 64)),
@@ -111,13 +115,39 @@ class Hostile:
                 Frame(FrameType.CANCEL, self.random.randint(1, self._last_id + 1))
             )
         if pick < 0.35:
-            return HEADER.pack(b"OI", 0x80, 0, 0, 0, 0, 0, 0, 5) + b"hello"
+            return (
+                HEADER.pack(
+                    b"OI",
+                    0x80,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    5,
+                )
+                + b"hello"
+            )
         self._last_id += self.random.choice((1, 1, 1, 2, 1000))
         body = self.random.choice(BODIES)
-        ext = self.random.choice(({}, {}, {2: b"image/png"}, {0x11: b"x"}, {0x91: b""}))
+        ext = self.random.choice(
+            (
+                {},
+                {},
+                {2: b"image/png"},
+                {0x11: b"x"},
+                {0x91: b""},
+            )
+        )
         arg = self.random.choice((0, 0, 1, 1000, 2**32 - 1))
         length = self.random.choice(
-            (len(body), len(body), 0, self.random.randint(0, len(body)))
+            (
+                len(body),
+                len(body),
+                0,
+                self.random.randint(0, len(body)),
+            )
         )
         return encode_frame(
             Frame(

@@ -27,8 +27,21 @@ def png(
     width: int, height: int, rows: bytes = b"", depth: int = 1, colour: int = 0
 ) -> bytes:
     """Build a PNG, 1-bit grey by default, which may announce more than it contains."""
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    header = struct.pack(
+        ">IIBBBBB",
+        width,
+        height,
+        depth,
+        colour,
+        0,
+        0,
+        0,
+    )
+    chunks = [
+        (b"IHDR", header),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
     parts = []
     for kind, data in chunks:
         parts.append(
@@ -108,7 +121,11 @@ def _webp_animation(side: int) -> bytes:
         + saved(_small(), "WEBP")[12:]
     )
     canvas = b"\x02\0\0\0" + struct.pack("<I", side - 1)[:3] * 2
-    chunks = ((b"VP8X", canvas), (b"ANIM", bytes(6)), (b"ANMF", frame))
+    chunks = (
+        (b"VP8X", canvas),
+        (b"ANIM", bytes(6)),
+        (b"ANMF", frame),
+    )
     content = b"WEBP" + b"".join(
         name + struct.pack("<I", len(data)) + data for name, data in chunks
     )
@@ -196,7 +213,11 @@ def rotated(
     exif = Image.Exif()
     exif[0x0112] = orientation
     if kind == "JPEG":
-        options = {"quality": 97, "subsampling": 0, **options}
+        options = {
+            "quality": 97,
+            "subsampling": 0,
+            **options,
+        }
     return saved(
         picture.transpose(Image.Transpose(back[orientation])),
         kind,

@@ -15,7 +15,11 @@ from places import MODELS
 
 PICTURE = (MODELS / "digits" / "samples" / "7.png").read_bytes()
 IMAGE = np.linspace(0, 1, 64, dtype=np.float32)
-TENSOR = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32"}
+TENSOR = {
+    "name": "image",
+    "shape": [1, 8, 8, 1],
+    "datatype": "FP32",
+}
 JSON_BODY = json.dumps({"inputs": [TENSOR | {"data": IMAGE.tolist()}]}).encode()
 HEAD = json.dumps(
     {

@@ -98,7 +98,11 @@ def _infer(content: bytes, folder: Path) -> None:
 
 
 def _requests() -> list[bytes]:
-    tensor: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2, 2]}
+    tensor: dict[str, Any] = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [2, 2],
+    }
     json_only = {
         "id": "7",
         "inputs": [tensor | {"data": [[1, 2], [3, 4.5]]}],
@@ -140,7 +144,15 @@ def _sounds() -> list[bytes]:
     def wav(code: int, bits: int, samples: bytes) -> bytes:
         import struct
 
-        form = struct.pack("<HHIIHH", code, 1, 8000, 8000 * bits // 8, bits // 8, bits)
+        form = struct.pack(
+            "<HHIIHH",
+            code,
+            1,
+            8000,
+            8000 * bits // 8,
+            bits // 8,
+            bits,
+        )
         chunks = (
             b"fmt "
             + struct.pack("<I", 16)

@@ -168,7 +168,14 @@ class World:
         started: float | None = None,
     ) -> None:
         self.fates.append(
-            Fate(entry, queue, self._arrivals.pop(entry), self.now, started, code)
+            Fate(
+                entry,
+                queue,
+                self._arrivals.pop(entry),
+                self.now,
+                started,
+                code,
+            )
         )
 
     def answers(self, queue: EntryQueue | None = None) -> list[Fate]:

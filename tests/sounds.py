@@ -102,9 +102,14 @@ def wav(
     sub = None
     if more.get("sub"):
         sub = code
-    head = format_chunk(code, channels, rate, bits, order, sub=sub) + more.get(
-        "before", b""
-    )
+    head = format_chunk(
+        code,
+        channels,
+        rate,
+        bits,
+        order,
+        sub=sub,
+    ) + more.get("before", b"")
     body = head + chunk(
         b"data",
         stored(samples, bits, floating=floating, order=order),

@@ -187,7 +187,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, content: bytes, headers: dict[str, str] | None = None) -> None:
         etag = f'"{hashlib.sha256(content).hexdigest()}"'
         path = unquote(urlsplit(self.path).path)
-        fields = {"ETag": etag, **(headers or {}), **self.hub.headers.get(path, {})}
+        fields = {
+            "ETag": etag,
+            **(headers or {}),
+            **self.hub.headers.get(path, {}),
+        }
         start = self._first_byte(fields["ETag"])
         if start and start >= len(content):
             self._refuse(416, "", "")

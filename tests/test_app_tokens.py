@@ -158,7 +158,19 @@ def test_the_file_is_checked_once_a_second(path, time):
     assert Counted.looks == 2
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "ä", "a" * 65, "a\n", "\x1b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a b",
+        "-a",
+        "a/b",
+        "ä",
+        "a" * 65,
+        "a\n",
+        "\x1b",
+    ],
+)
 def test_invalid_names_are_refused(path, name):
     with pytest.raises(AppTokenError, match="letters, digits"):
         add_token(path, name, DAY)
@@ -251,7 +263,14 @@ def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
 def test_the_command_creates_lists_and_revokes(tmp_path, capsys):
     where = ["--token-file", str(tmp_path / "token")]
     assert "There are no tokens" in command(capsys, "--list", *where)
-    token = command(capsys, "--new", "camera", "--expires", "12h", *where).strip()
+    token = command(
+        capsys,
+        "--new",
+        "camera",
+        "--expires",
+        "12h",
+        *where,
+    ).strip()
     (kept,) = read_tokens(path_of(tmp_path / "token"))
     assert kept.sha256 == token_digest(token.encode())
     assert kept.expires - kept.created == pytest.approx(12 * 3600)

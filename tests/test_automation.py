@@ -125,7 +125,11 @@ def test_script_speaks_the_answer(
     for name, code in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{code}")
         (tmp_path / name).chmod(0o700)
-    programs = [str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]]
+    programs = [
+        str(tmp_path),
+        str(Path(sys.executable).parent),
+        os.environ["PATH"],
+    ]
     (tmp_path / "token").write_text(str(server.token))
     environment = {
         **os.environ,

@@ -62,14 +62,29 @@ from benchmarks.timing import FULL, QUICK, Effort
     ],
 )
 def test_a_ratio_is_compared_with_its_goal(rule, ours, floor, goal, ratio, verdict):
-    found = Comparison("X1", "work", "µs", ours, floor, goal, rule)
+    found = Comparison(
+        "X1",
+        "work",
+        "µs",
+        ours,
+        floor,
+        goal,
+        rule,
+    )
     assert found.ratio == pytest.approx(ratio)
     assert found.verdict == verdict
     assert found.to_json()["ours"] == ours
 
 
 def test_a_straight_line_is_found():
-    found = growth("X1", "memory", "kB", "model", [1, 2, 4], [12.0, 14.0, 18.0])
+    found = growth(
+        "X1",
+        "memory",
+        "kB",
+        "model",
+        [1, 2, 4],
+        [12.0, 14.0, 18.0],
+    )
     assert (found.slope, found.start, found.r2) == (
         pytest.approx(2),
         pytest.approx(10),
@@ -95,9 +110,26 @@ def test_percentiles_are_reported_with_the_raw_samples():
 
 
 def test_the_steepest_step_is_named():
-    found = growth("X1", "latency", "µs", "MB", [1, 2, 8, 4], [3.0, 3.0, 24.0, 6.0])
+    found = growth(
+        "X1",
+        "latency",
+        "µs",
+        "MB",
+        [1, 2, 8, 4],
+        [3.0, 3.0, 24.0, 6.0],
+    )
     assert found.steepest == (4, 8, pytest.approx(2))
-    assert growth("X1", "latency", "µs", "MB", [0, 2], [3.0, 3.0]).steepest is None
+    assert (
+        growth(
+            "X1",
+            "latency",
+            "µs",
+            "MB",
+            [0, 2],
+            [3.0, 3.0],
+        ).steepest
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +154,11 @@ def test_an_unknown_benchmark_is_refused_with_the_known_names(
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1")]
+    ("before", "after"),
+    [
+        ("", "127.0.0.1"),
+        ("a.example", "a.example,127.0.0.1"),
+    ],
 )
 def test_benchmarks_ignore_proxies(
     before: str, after: str, monkeypatch: pytest.MonkeyPatch
@@ -151,12 +187,24 @@ def _broken(effort: Effort) -> list[Result]:
 def test_results_before_ctrl_c_are_shown_and_stored(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    one = Comparison("A1", "work", "µs", [2.0], [4.0], 1.0, against="limit")
+    one = Comparison(
+        "A1",
+        "work",
+        "µs",
+        [2.0],
+        [4.0],
+        1.0,
+        against="limit",
+    )
     output = tmp_path / "found.json"
     assert (
         main(
             ["--output", str(output)],
-            {"A1": lambda effort: [one], "B1": _stop, "C1": _broken},
+            {
+                "A1": lambda effort: [one],
+                "B1": _stop,
+                "C1": _broken,
+            },
         )
         == 130
     )
@@ -187,7 +235,16 @@ def test_an_impossible_measurement_is_not_a_failure(
     assert "B1 (2 of 2)" in told.err
 
 
-PHONE = {0: 1800, 1: 1800, 2: 1800, 3: 1800, 4: 2400, 5: 2400, 6: 2400, 7: 3000}
+PHONE = {
+    0: 1800,
+    1: 1800,
+    2: 1800,
+    3: 1800,
+    4: 2400,
+    5: 2400,
+    6: 2400,
+    7: 3000,
+}
 HALVES = {core: {core, core ^ 1} for core in range(8)}
 
 
@@ -496,7 +553,14 @@ def test_grpc_messages_pass_small_windows(size: int):
 def test_a_run_becomes_a_page_of_the_docs(tmp_path: Path):
     source = tmp_path / "found.json"
     target = tmp_path / "page.md"
-    line = growth("X1", "memory", "kB", "model", [1, 2, 4], [12.0, 14.0, 18.0])
+    line = growth(
+        "X1",
+        "memory",
+        "kB",
+        "model",
+        [1, 2, 4],
+        [12.0, 14.0, 18.0],
+    )
     work = Comparison(
         "X1",
         "work",

@@ -127,7 +127,12 @@ def test_long_sentences_of_a_page_are_counted(
     told = []
     for sentence in texts.sentences(PAGE):
         told.append((sentence.line, len(sentence.words)))
-    assert told == [(3, 30), (3, 2), (4, 35), (11, 40)]
+    assert told == [
+        (3, 30),
+        (3, 2),
+        (4, 35),
+        (11, 40),
+    ]
     (tmp_path / "docs/generated").mkdir(parents=True)
     (tmp_path / "README.md").write_text(PAGE)
     (tmp_path / "docs/generated/zoo.md").write_text(PAGE)  # generated

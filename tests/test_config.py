@@ -280,7 +280,12 @@ def test_a_flag_precedes_a_variable_and_a_variable_a_default() -> None:
 def test_an_unknown_variable_is_reported(name: str, meant: list[str]) -> None:
     """A similar setting is suggested; variables of others are ignored."""
     assert unknown_variables(
-        {name: "x", "PATH": "x", "POCKET_SERVE": "x", "POCKETSERVE_HOST": "x"}
+        {
+            name: "x",
+            "PATH": "x",
+            "POCKET_SERVE": "x",
+            "POCKETSERVE_HOST": "x",
+        }
     ) == {name: meant}
 
 
@@ -336,10 +341,18 @@ def test_a_flag_replaces_an_invalid_variable() -> None:
 def test_converted_values_are_accepted() -> None:
     """An embedding program passes Python values; False is a value, None is not."""
     config = load_config(
-        {"auth": False, "load": ("a",), "models_dir": Path("m")},
+        {
+            "auth": False,
+            "load": ("a",),
+            "models_dir": Path("m"),
+        },
         {"POCKETSERVE_AUTH": "true"},
     )
-    assert (config.auth, config.load, config.models_dir) == (False, ("a",), Path("m"))
+    assert (config.auth, config.load, config.models_dir) == (
+        False,
+        ("a",),
+        Path("m"),
+    )
 
 
 def test_every_setting_has_a_flag() -> None:

@@ -151,7 +151,15 @@ def test_the_client_alone_can_query_a_server(install, server: Server) -> None:
     answers = []
     for scheme, port in (("http", server.port), ("socket", server.socket_port)):
         address = f"{scheme}://127.0.0.1:{port}"
-        done = environment.run("-W", "error", "-c", ASK, address, server.token, picture)
+        done = environment.run(
+            "-W",
+            "error",
+            "-c",
+            ASK,
+            address,
+            server.token,
+            picture,
+        )
         answers.append((done.stdout, done.stderr))
     assert answers == [("7\n", "")] * 2
     done = environment.run("-c", "import pocketserve")
@@ -174,7 +182,11 @@ def test_the_server_alone_serves(install, tmp_path: Path) -> None:
 def test_the_server_alone_explains_how_to_install_the_lab(install) -> None:
     """It does so for each lab command with any options, and help lists none of them."""
     environment = install("pocketserve-client", "pocketserve")
-    for words in (("convert", "digits"), ("--json", "compare", "x"), ("help", "scale")):
+    for words in (
+        ("convert", "digits"),
+        ("--json", "compare", "x"),
+        ("help", "scale"),
+    ):
         done = environment.command(*words)
         assert (done.returncode, done.stdout) == (2, ""), words
         assert "pip install pocketserve-lab" in done.stderr

@@ -165,7 +165,11 @@ def test_every_sample_is_read(service: Service, name: str, version: str) -> None
 
 
 def test_features_by_position_and_by_name_are_the_same(service: Service) -> None:
-    values = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+    values = {
+        "sepal_length": 5.1,
+        "sepal_width": 3.5,
+        "petal_length": 1.4,
+    }
     bodies = (b"[5.1, 3.5, 1.4]", str(values).replace("'", '"').encode())
     first, second = (
         predictions.document(

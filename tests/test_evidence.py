@@ -35,7 +35,11 @@ CLAIMS = (*SEED_CLAIMS, *FURTHER_CLAIMS)
 
 def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
     """Return a version's results with equal turns."""
-    interval = {"value": run_ms, "low": run_ms, "high": run_ms}
+    interval = {
+        "value": run_ms,
+        "low": run_ms,
+        "high": run_ms,
+    }
     accuracy = {
         "metric": "top-1",
         "more_is_better": True,
@@ -147,7 +151,17 @@ def test_the_results_contain_no_local_paths() -> None:
 
 def test_verdicts_follow_from_the_counts() -> None:
     """Counts are all, none, some and nothing."""
-    yes, no = (Finding("m", "", "w", None, "t", holds) for holds in (True, False))
+    yes, no = (
+        Finding(
+            "m",
+            "",
+            "w",
+            None,
+            "t",
+            holds,
+        )
+        for holds in (True, False)
+    )
     assert verdict([yes, yes]) == "confirmed"
     assert verdict([no]) == "refuted"
     assert verdict([yes, no, no]) == "depends: holds in 1 of 3"
@@ -251,7 +265,13 @@ def test_results_within_chance_are_not_judged() -> None:
     assert not findings_of("gain", Evidence({}, [comparison("desktop", "digits", few)]))
 
 
-@pytest.mark.parametrize(("ptl", "holds"), [(4.0, True), (1.0, False)])
+@pytest.mark.parametrize(
+    ("ptl", "holds"),
+    [
+        (4.0, True),
+        (1.0, False),
+    ],
+)
 def test_a_regression_substitutes_if_its_paths_have_the_same_order(
     ptl: float, holds: bool
 ) -> None:
@@ -360,7 +380,13 @@ def test_routes_name_each_version_once() -> None:
     assert next(mobilenet.routes()) == Route("tflite", "tflite", "fp16")
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["page", "--models", "nothing"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fly"],
+        ["page", "--models", "nothing"],
+    ],
+)
 def test_an_unknown_step_or_model_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

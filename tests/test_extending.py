@@ -106,11 +106,23 @@ def test_each_exercise_changes_one_line_besides_new_files() -> None:
 def test_a_format_is_listed_and_run(server: Server) -> None:
     """Both transports answer tensors and raw input."""
     index = server.call("POST", "/v2/repository/index").json()
-    assert {(entry["name"], entry["version"], entry["state"]) for entry in index} == {
+    assert {
+        (
+            entry["name"],
+            entry["version"],
+            entry["state"],
+        )
+        for entry in index
+    } == {
         ("linear", "npz", "READY"),
         ("alarm", "npz", "READY"),
     }
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [3.0, 4.0]}
+    tensor = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, 2],
+        "data": [3.0, 4.0],
+    }
     answer = server.call(
         "POST", "/v2/models/linear/infer", json={"inputs": [tensor]}
     ).json()

@@ -74,7 +74,11 @@ def ask(
         with server.connect() as framed:
             other = framed.call(f"POST /predictions/{model}", body)
         same = json.loads(other.body)
-        assert (other.status, same.get("predictions"), same.get("error")) == (
+        assert (
+            other.status,
+            same.get("predictions"),
+            same.get("error"),
+        ) == (
             answer.status_code,
             found.get("predictions"),
             found.get("error"),

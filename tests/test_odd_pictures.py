@@ -35,9 +35,14 @@ def areas(folder: Path) -> None:
     """Return a model that calls every pixel dark, bright or reddish."""
     helper = onnx.helper
     numpy_helper = onnx.numpy_helper
-    kernel = np.array([[-1, -1, -1], [1, 1, 1], [3, -1.5, -1.5]], np.float32)[
-        :, :, None, None
-    ]
+    kernel = np.array(
+        [
+            [-1, -1, -1],
+            [1, 1, 1],
+            [3, -1.5, -1.5],
+        ],
+        np.float32,
+    )[:, :, None, None]
     bias = np.array([1.5, -1.5, 0], np.float32)
     nodes = [helper.make_node("Conv", ["image", "kernel", "bias"], ["map"])]
     image = helper.make_tensor_value_info(

@@ -78,7 +78,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     address = f"socket://127.0.0.1:{running.socket_port}"
     yield Reader(
-        folder, {**os.environ, **settings, "PATH": path, "POCKETSERVE_URL": address}
+        folder,
+        {
+            **os.environ,
+            **settings,
+            "PATH": path,
+            "POCKETSERVE_URL": address,
+        },
     )
     assert running.stop() == 0
 

@@ -92,7 +92,17 @@ def test_concurrent_checks_do_not_mistake_each_other_for_the_server(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER]
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"pid": "x"}',
+        "\0" * 100,
+        "[" * 4000,
+        ENDLESS,
+        NEVER,
+    ],
 )
 def test_damaged_files_are_ignored(tmp_path, content):
     (tmp_path / "runs").mkdir()

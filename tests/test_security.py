@@ -79,7 +79,14 @@ def test_a_special_file_is_not_opened(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n", "a" * 32, "a" * 256]
+    "content",
+    [
+        TOKEN,
+        f"{TOKEN}\n",
+        f" {TOKEN}\r\n",
+        "a" * 32,
+        "a" * 256,
+    ],
 )
 def test_blanks_around_a_token_are_ignored(tmp_path: Path, content: str) -> None:
     assert read_token(written(tmp_path / "token", content)) == content.strip()
@@ -345,7 +352,12 @@ NAMES_OF_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
         ),
     )
 )
-@settings(derandomize=True, deadline=None, database=None, max_examples=1000)
+@settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=1000,
+)
 def test_any_other_host_is_refused(host: str) -> None:
     """Only loopback names with a port, and labels of .localhost, pass."""
     refusal = refusal_of(host)

@@ -180,7 +180,12 @@ def test_every_client_gets_the_same_answer(server: Server, tmp_path: Path) -> No
     assert json.loads(done.stdout)["predictions"] == wanted
 
 
-LANGUAGES = {"": "rising", "de": "steigend", "de-AT": "steigend", "fr": "rising"}
+LANGUAGES = {
+    "": "rising",
+    "de": "steigend",
+    "de-AT": "steigend",
+    "fr": "rising",
+}
 
 
 @pytest.mark.parametrize("tag", LANGUAGES)

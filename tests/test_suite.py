@@ -127,7 +127,13 @@ def test_every_test_is_in_a_kind() -> None:
 def test_quick_and_core_share_the_tests_of_one_environment() -> None:
     """A test that needs no more runs in exactly one of them."""
     for place in (*THOROUGH, *DOCS, "http/test_http.py"):
-        for marks in ({}, {"live"}, {"alone"}, {"thorough", "live"}, {"onnx"}):
+        for marks in (
+            {},
+            {"live"},
+            {"alone"},
+            {"thorough", "live"},
+            {"onnx"},
+        ):
             runs = []
             for kind in ("quick", "core"):
                 if not _left_out(item(kind, place, set(marks))):
@@ -309,7 +315,10 @@ SKIP = "pytest.skip('not here')"
 
 @pytest.mark.parametrize(
     "processes",
-    [(), ("-n", "2", "--dist", "worksteal")],
+    [
+        (),
+        ("-n", "2", "--dist", "worksteal"),
+    ],
     ids=["one process", "two processes"],
 )
 def test_a_test_that_passes_in_its_second_run_is_listed(
@@ -366,7 +375,12 @@ def test_errors_of_fixtures_are_failures(suite: Suite) -> None:
 
 
 @pytest.mark.parametrize(
-    "processes", [(), ("-n", "2")], ids=["one process", "two processes"]
+    "processes",
+    [
+        (),
+        ("-n", "2"),
+    ],
+    ids=["one process", "two processes"],
 )
 def test_a_file_that_cannot_be_collected_fails_the_run(
     suite: Suite, processes: tuple[str, ...]

@@ -335,7 +335,11 @@ def check_command(server: Any, model: str, words: str, wanted: Any) -> None:
 def check_curl(server: Any, model: str, path: Path, wanted: Any) -> None:
     """Check curl's answer to an upload."""
     command = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}"]
-    command += ["-T", str(path), f"{server.url}/predictions/{model}"]
+    command += [
+        "-T",
+        str(path),
+        f"{server.url}/predictions/{model}",
+    ]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert json.loads(done.stdout)["predictions"] == wanted
 

@@ -114,7 +114,10 @@ def returning(expression: str) -> str:
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("model", "name", "shape"),
-    [("digits", "image", (4, 8, 8, 1)), ("diabetes", "features", (4, 10))],
+    [
+        ("digits", "image", (4, 8, 8, 1)),
+        ("diabetes", "features", (4, 10)),
+    ],
 )
 def test_embedded_models_answer_like_their_conversions(
     server: Server, model: str, name: str, shape: tuple[int, ...]
@@ -195,7 +198,11 @@ def test_metadata_says_what_only_a_run_can_tell(
             str(folder / "flat.ts")
         )
     server = new_server(folder)
-    unknown = {"datatype": "FP32", "shape": [-1], "parameters": {"open": True}}
+    unknown = {
+        "datatype": "FP32",
+        "shape": [-1],
+        "parameters": {"open": True},
+    }
     for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
         with Client(url, server.token) as client:
             before = client.model_metadata("flat")
@@ -698,7 +705,11 @@ def spoilt(path: Path, data: bytes, **tensors: tuple[list[int], list[int]]) -> P
     """Return a file of bytes with shape and offsets for each tensor."""
     entries = {}
     for name, (shape, at) in tensors.items():
-        entries[name] = {"dtype": "U8", "shape": shape, "data_offsets": at}
+        entries[name] = {
+            "dtype": "U8",
+            "shape": shape,
+            "data_offsets": at,
+        }
     header = json.dumps(entries).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + data)
     return path
@@ -754,7 +765,12 @@ def test_every_truncation_is_refused(sample: tuple[Path, bytes]) -> None:
         read_safetensors(path)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=300,
+    database=None,
+)
 @given(st.data())
 def test_mutated_files_are_read_or_refused(
     sample: tuple[Path, bytes], data: st.DataObject
@@ -787,7 +803,12 @@ entries = json_values | st.fixed_dictionaries(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=400, database=None)
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=400,
+    database=None,
+)
 @given(
     st.dictionaries(st.text(max_size=4), entries, max_size=3), st.binary(max_size=16)
 )
@@ -828,7 +849,11 @@ def test_false_headers_are_refused(sample: tuple[Path, bytes], header: bytes) ->
 
 def test_a_length_beyond_the_file_allocates_nothing(sample: tuple[Path, bytes]) -> None:
     path, _ = sample
-    for length in (1, 2**40, 2**64 - 1):
+    for length in (
+        1,
+        2**40,
+        2**64 - 1,
+    ):
         path.write_bytes(struct.pack("<Q", length))
         with pytest.raises(ModelLoadError, match="does not fit into the file"):
             read_safetensors(path)

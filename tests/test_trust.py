@@ -135,7 +135,14 @@ def test_the_command_lists_and_revokes(models: Path, tmp_path: Path) -> None:
         "Only code of the embedded models is trusted"
         in command("--list", state=state).stdout
     )
-    done = command("mine", "--models-dir", str(models), "--yes", "--json", state=state)
+    done = command(
+        "mine",
+        "--models-dir",
+        str(models),
+        "--yes",
+        "--json",
+        state=state,
+    )
     assert {part["name"] for part in json.loads(done.stdout) if part["added"]} == {
         "task.py",
         "helper.py",

@@ -81,14 +81,22 @@ class UnloadedMeanwhile(Service):
 
 
 @pytest.mark.parametrize(
-    ("kind", "kept"), [(Service, set()), (UnloadedMeanwhile, {"petals"})]
+    ("kind", "kept"),
+    [
+        (Service, set()),
+        (UnloadedMeanwhile, {"petals"}),
+    ],
 )
 def test_the_record_agrees_with_the_actual_state(
     tmp_path: Path, kind: type[Service], kept: set[str]
 ) -> None:
     service = kind(
         load_config(
-            {"models_dir": MODELS, "state_dir": tmp_path, "quarantine": False},
+            {
+                "models_dir": MODELS,
+                "state_dir": tmp_path,
+                "quarantine": False,
+            },
             environ={},
         )
     )

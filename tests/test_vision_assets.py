@@ -363,7 +363,11 @@ def answer_of_command(
 def answer_of_curl(server: Server, path: Path, target: str) -> Any:
     """Return curl's answer to a picture."""
     command = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}"]
-    command += ["-T", str(path), server.url + target]
+    command += [
+        "-T",
+        str(path),
+        server.url + target,
+    ]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     return json.loads(done.stdout)
 

@@ -31,7 +31,12 @@ drawn = pytest.importorskip("drawn")
 
 FOLDER = Path(__file__).parent / "models"
 MAX_BYTES = 300_000
-SIZES = ((640, 480), (300, 500), (97, 61), (1200, 720))
+SIZES = (
+    (640, 480),
+    (300, 500),
+    (97, 61),
+    (1200, 720),
+)
 PEOPLE = (14, 21, 30, 38)
 OBJECTS = (0, 8, 12, 14)
 """Seeds of drawings that are used as examples; the overall quality is measured below.
@@ -284,7 +289,11 @@ def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]
     if kind == "nv21":
         return y.tobytes() + np.stack([v, u], axis=-1).tobytes(), parameters
     row = width + 32
-    parameters |= {"row_stride": row, "uv_row_stride": row, "pixel_stride": 2}
+    parameters |= {
+        "row_stride": row,
+        "uv_row_stride": row,
+        "pixel_stride": 2,
+    }
     return padded_planes(y, u, v), parameters
 
 
@@ -364,7 +373,11 @@ def check_annotation(
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("model", "version"),
-    [("poses", "tflite"), ("poses", "tflite-points"), ("shapes", "tflite")],
+    [
+        ("poses", "tflite"),
+        ("poses", "tflite-points"),
+        ("shapes", "tflite"),
+    ],
 )
 def test_annotations_match_the_answer(
     server: Server, tmp_path: Path, model: str, version: str

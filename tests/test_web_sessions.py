@@ -71,7 +71,16 @@ def test_a_ticket_is_valid_for_a_minute() -> None:
     assert refuses(pages, late)
 
 
-@pytest.mark.parametrize("text", ["", "x" * 43, "\ud800", "ticket", "ä" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x" * 43,
+        "\ud800",
+        "ticket",
+        "ä" * 100_000,
+    ],
+)
 def test_invalid_tickets_are_refused(text: str) -> None:
     """This also holds before any ticket was issued."""
     pages = WebSessions()
@@ -148,7 +157,13 @@ def test_a_session_passes_like_the_token() -> None:
         == PAGE
     )
     assert guard.check_token(f"Bearer {TOKEN}") is None
-    for wrong in (first[:-1], first.lower(), pages.issue(), "", PAGE):
+    for wrong in (
+        first[:-1],
+        first.lower(),
+        pages.issue(),
+        "",
+        PAGE,
+    ):
         with pytest.raises(ApiError) as caught:
             guard.check_token(f"Bearer {wrong}")
         assert caught.value.code is ErrorCode.UNAUTHORIZED

@@ -143,7 +143,13 @@ def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
         "--directory",
         str(tmp_path),
     ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     (found,) = tmp_path.iterdir()
     with tarfile.open(found) as archive:
         files = {}

@@ -46,7 +46,14 @@ def facts(
         "m", own, {"onnx": version}, "onnx", parse_manifest(dict(manifest or {}))
     )
     specs = tuple(TensorSpec(name, "FP32", shape) for name, shape in outputs.items())
-    return ModelFacts(entry, version, (image,), specs, dict(properties or {}), 10**7)
+    return ModelFacts(
+        entry,
+        version,
+        (image,),
+        specs,
+        dict(properties or {}),
+        10**7,
+    )
 
 
 def picture(width: int = 400, height: int = 400, kind: str = "PNG") -> memoryview:

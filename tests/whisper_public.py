@@ -100,7 +100,11 @@ class _Converter:
         own = [["q_proj", "k_proj", "v_proj"], ["out_proj"]]
         self._attention(f"{source}/self_attention", f"{target}.self_attn", own)
         if side == "decoder":
-            parts = [["q_proj"], ["k_proj", "v_proj"], ["out_proj"]]
+            parts = [
+                ["q_proj"],
+                ["k_proj", "v_proj"],
+                ["out_proj"],
+            ]
             self._attention(f"{source}/attention", f"{target}.encoder_attn", parts)
         self._split(f"{source}/ffn", target, [["fc1"], ["fc2"]])
         self._norm(f"{source}/ffn/layer_norm", f"{target}.final_layer_norm")
@@ -167,7 +171,11 @@ def write_public_model(folder: Path) -> Path:
         "eos_token_id": end,
         "pad_token_id": end,
     }
-    config = {"model_type": "whisper", **tokens, **_sizes(converter, values)}
+    config = {
+        "model_type": "whisper",
+        **tokens,
+        **_sizes(converter, values),
+    }
     generation = {
         **tokens,
         "suppress_tokens": settings["suppress_ids"],

@@ -36,7 +36,11 @@ def server_variables(folder: Path, models: Path, **settings: str) -> Settings:
         # the embedded models and those of tests are trusted
         "POCKETSERVE_QUARANTINE": "0",
     }
-    return {**os.environ, **own, **settings}
+    return {
+        **os.environ,
+        **own,
+        **settings,
+    }
 
 
 @contextlib.contextmanager

@@ -49,7 +49,14 @@ def jitter(base: float, rounds: int = 20, share: float = 0.02) -> list[float]:
 
 
 def test_a_clear_gain_is_taken() -> None:
-    found = choose({1: jitter(2.0), 2: jitter(1.0), 4: jitter(1.5)}, current=1)
+    found = choose(
+        {
+            1: jitter(2.0),
+            2: jitter(1.0),
+            4: jitter(1.5),
+        },
+        current=1,
+    )
     assert found.best == 2
     assert found.recommended == 2
     assert found.changed is True
@@ -140,7 +147,11 @@ def test_candidates_take_turns() -> None:
     calls = {key: lambda key=key: called.append(key) for key in (1, 2, 3)}
     shares: list[float] = []
     found = interleave(calls, 60.0, 4, shares.append, min_sample_s=0.002)
-    assert {key: len(kept) for key, kept in found.items()} == {1: 4, 2: 4, 3: 4}
+    assert {key: len(kept) for key, kept in found.items()} == {
+        1: 4,
+        2: 4,
+        3: 4,
+    }
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert shares[-1] == 1.0
@@ -162,7 +173,15 @@ def result_of(capsys, *words: object) -> dict[str, Any]:
 
 
 def test_a_real_run_prints_the_changes(capsys, digits, tmp_path) -> None:
-    found = result_of(capsys, "bench", digits, "--tune", "--seconds", "2", "--json")
+    found = result_of(
+        capsys,
+        "bench",
+        digits,
+        "--tune",
+        "--seconds",
+        "2",
+        "--json",
+    )
     rows = found["max_batch"]
     assert set(rows["samples_ms"]) == {"1", "2", "4", "8", "16", "32"}
     changed = [key for key in ("threads", "max_batch") if found[key].get("changed")]

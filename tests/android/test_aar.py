@@ -216,7 +216,13 @@ def test_the_library_for_kotlin_names_its_dependencies(
     for name in ("releaseApi", "releaseRuntime"):
         found = set()
         for each in variants[name]["dependencies"]:
-            found.add((each["group"], each["module"], each["version"]["requires"]))
+            found.add(
+                (
+                    each["group"],
+                    each["module"],
+                    each["version"]["requires"],
+                )
+            )
         assert found == needs
 
 

@@ -225,7 +225,13 @@ def test_the_same_picture_gets_the_same_answer(
     clients: dict[str, Ask], sample: Path
 ) -> None:
     answers = {
-        name: ask({"model": "digits", "file": str(sample), "top_k": 3})
+        name: ask(
+            {
+                "model": "digits",
+                "file": str(sample),
+                "top_k": 3,
+            }
+        )
         for name, ask in clients.items()
     }
     expected = answers["curl"]["predictions"]
@@ -246,7 +252,12 @@ def test_the_same_picture_gets_the_same_answer(
 
 def test_the_same_tensor_gets_the_same_answer(clients: dict[str, Ask]) -> None:
     data = (np.arange(64) % 17 / 16).tolist()
-    call = {"model": "digits", "input": "image", "shape": [1, 8, 8, 1], "data": data}
+    call = {
+        "model": "digits",
+        "input": "image",
+        "shape": [1, 8, 8, 1],
+        "data": data,
+    }
     answers = {name: ask(call)["outputs"]["scores"] for name, ask in clients.items()}
     assert len(answers) == 6
     for name, scores in answers.items():
@@ -304,7 +315,11 @@ def test_java_calls_survive_a_killed_and_restarted_server(
     ]
     first = new_server(MODELS, *options)
     token = Path(first.ready["token_file"])
-    call = {"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 1}
+    call = {
+        "model": "digits",
+        "file": str(SAMPLES / "7.png"),
+        "top_k": 1,
+    }
     with java(probe(transport, ports[transport], token)) as ask:
         assert ask(call)["predictions"][0]["label"] == "7"
         # So that the call is in progress for certain when the server is killed.

@@ -217,7 +217,14 @@ def test_every_text_is_used() -> None:
 
 
 def tree(toolchain, apk: Path, file: str) -> str:
-    return run(toolchain.aapt2, "dump", "xmltree", "--file", file, apk)
+    return run(
+        toolchain.aapt2,
+        "dump",
+        "xmltree",
+        "--file",
+        file,
+        apk,
+    )
 
 
 def elements(dump: str, name: str) -> list[str]:

@@ -73,7 +73,14 @@ def compiled(
         "-d",
         classes,
     ]
-    run(*command, "-bootclasspath", toolchain.android_jar, "-cp", zxing, *sources)
+    run(
+        *command,
+        "-bootclasspath",
+        toolchain.android_jar,
+        "-cp",
+        zxing,
+        *sources,
+    )
     return os.pathsep.join(map(str, (classes, zxing, toolchain.json_jar)))
 
 

@@ -195,7 +195,11 @@ def program_output(command: Command, live: Server) -> Callable[..., list[str]]:
     """Return a function that runs a program to its end and gives its lines."""
 
     def start(what: str, transport: str, jars: list[Path] | None = None) -> list[str]:
-        where = [str(live.socket_port), str(live.port), live.ready["token_file"]]
+        where = [
+            str(live.socket_port),
+            str(live.port),
+            live.ready["token_file"],
+        ]
         words = command(what, transport, *where, jars=jars)
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=ALLOWED_S, check=False

@@ -52,7 +52,11 @@ def attributes(element: ElementTree.Element) -> dict[str, str]:
 def views() -> list[tuple[str, str, dict[str, str]]]:
     """Return file, class and attributes of every view."""
     return [
-        (path.stem, element.tag.rpartition(".")[2], attributes(element))
+        (
+            path.stem,
+            element.tag.rpartition(".")[2],
+            attributes(element),
+        )
         for path in LAYOUTS
         for element in ElementTree.parse(path).iter()
     ]

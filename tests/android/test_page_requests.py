@@ -92,7 +92,11 @@ def shown(origin: str, folder: Path) -> dict[str, tuple[str, str]]:
     for name in ("requests.js", "predict.js", "server.js"):
         shutil.copy(WEB / name, folder)
     (folder / "package.json").write_text('{"type": "module"}')
-    arguments = [origin, str(folder / "requests.js"), json.dumps(REQUESTS)]
+    arguments = [
+        origin,
+        str(folder / "requests.js"),
+        json.dumps(REQUESTS),
+    ]
     command = [node, "--input-type=module", "--eval", WRITE, *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False

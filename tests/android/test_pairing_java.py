@@ -52,7 +52,13 @@ def test_java_and_python_compute_the_same(toolchain, tmp_path: Path) -> None:
         library,
     ]
     subprocess.run(on_android, check=True, timeout=120)
-    path = os.pathsep.join([str(classes), toolchain.junit4, str(toolchain.json_jar)])
+    path = os.pathsep.join(
+        [
+            str(classes),
+            toolchain.junit4,
+            str(toolchain.json_jar),
+        ]
+    )
     test = ROOT / "android_bridge/java/test" / PACKAGE / "PairingExchangeTest.java"
     subprocess.run(
         [

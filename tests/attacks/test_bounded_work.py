@@ -59,9 +59,16 @@ def jpeg(size: tuple[int, int], *, progressive: bool) -> bytes:
     """Return a JPEG with varied contents."""
     target = io.BytesIO()
     pixels = np.indices((size[1], size[0])).sum(axis=0).astype(np.uint8)
-    Image.fromarray(np.stack([pixels, pixels // 2, 255 - pixels], 2)).save(
-        target, "JPEG", progressive=progressive
-    )
+    Image.fromarray(
+        np.stack(
+            [
+                pixels,
+                pixels // 2,
+                255 - pixels,
+            ],
+            2,
+        )
+    ).save(target, "JPEG", progressive=progressive)
     return target.getvalue()
 
 
@@ -141,7 +148,13 @@ def test_scans_are_counted_in_one_pass(unit: bytes) -> None:
     assert scans_of(b"\xff\xd8" + unit * (2**22 // len(unit))) >= 0
 
 
-@pytest.mark.parametrize("size", [(1, 40_000), (40_000, 1)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 40_000),
+        (40_000, 1),
+    ],
+)
 def test_a_picture_of_one_long_line_is_refused(size: tuple[int, int]) -> None:
     assert "a side may have 32767" in refusal(png(*size))
 

@@ -344,7 +344,12 @@ def test_a_label_file_of_many_languages_is_kept_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("locales", "content"), [(40, LINES), (5000, b"one\n"), (2, b"x" * (9 << 20))]
+    ("locales", "content"),
+    [
+        (40, LINES),
+        (5000, b"one\n"),
+        (2, b"x" * (9 << 20)),
+    ],
 )
 def test_labels_beyond_their_limits_are_ignored(
     tmp_path: Path, locales: int, content: bytes
@@ -554,7 +559,11 @@ BERT_TEXT = json.dumps(
 def growing(*content: str) -> dict[str, Any]:
     """Return a normalizer that inserts ever longer texts."""
     parts = [
-        {"type": "Replace", "pattern": {"String": "\u1e9e"}, "content": text}
+        {
+            "type": "Replace",
+            "pattern": {"String": "\u1e9e"},
+            "content": text,
+        }
         for text in content
     ]
     return {
@@ -564,7 +573,12 @@ def growing(*content: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "content", [["b" * 1_000_000], ["\u1e9e\u1e9e"] * 40], ids=["long", "often"]
+    "content",
+    [
+        ["b" * 1_000_000],
+        ["\u1e9e\u1e9e"] * 40,
+    ],
+    ids=["long", "often"],
 )
 def test_a_tokenizer_that_makes_texts_longer_is_refused(
     tmp_path: Path, content: list[str]

@@ -79,7 +79,11 @@ def value_of(server: Server) -> float:
 
 
 @pytest.mark.parametrize(
-    "kills", [3, pytest.param(rounds(10, 50), marks=pytest.mark.soak)]
+    "kills",
+    [
+        3,
+        pytest.param(rounds(10, 50), marks=pytest.mark.soak),
+    ],
 )
 def test_a_killed_server_never_answers_wrongly_and_restarts(
     kills: int, new_server: StartServer, models_copy: Path
@@ -125,7 +129,11 @@ def resident_bytes(server: Server) -> int:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    "loads", [40, pytest.param(rounds(300, 2000), marks=pytest.mark.soak)]
+    "loads",
+    [
+        40,
+        pytest.param(rounds(300, 2000), marks=pytest.mark.soak),
+    ],
 )
 def test_requests_during_loads_and_unloads_are_answered_or_refused(
     loads: int, new_server: StartServer, models_copy: Path

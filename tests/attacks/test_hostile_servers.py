@@ -234,7 +234,14 @@ def test_damaged_answers_raise_our_errors(first):
 # --- The socket
 
 CHALLENGE = json_frame(
-    FrameType.CHALLENGE, dumps({"v": 1, "nonce": "5a" * 16, "auth": "none"})
+    FrameType.CHALLENGE,
+    dumps(
+        {
+            "v": 1,
+            "nonce": "5a" * 16,
+            "auth": "none",
+        }
+    ),
 )
 LIMITS = {
     "max_frame": 4096,

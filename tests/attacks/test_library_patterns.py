@@ -84,9 +84,18 @@ def tokenizer_json(pattern: str, key: str = "Regex") -> str:
         "behavior": "Isolated",
         "invert": False,
     }
-    model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+    model = {
+        "type": "WordLevel",
+        "vocab": {"a": 0, "[UNK]": 1},
+        "unk_token": "[UNK]",
+    }
     text = json.dumps(
-        {"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}
+        {
+            "version": "1.0",
+            "added_tokens": [],
+            "pre_tokenizer": split,
+            "model": model,
+        }
     )
     return text.replace('"Regex"', f'"{key}"')
 

@@ -32,7 +32,11 @@ def is_plain(text: str) -> bool:
 
 def run(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command; check that its output is plain and has no forged line."""
-    environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), "PYTHONUTF8": "1"}
+    environment = {
+        **os.environ,
+        "POCKETSERVE_STATE_DIR": str(STATE),
+        "PYTHONUTF8": "1",
+    }
     command = [sys.executable, "-m", "pocketserve", *map(str, words)]
     done = subprocess.run(
         command, capture_output=True, cwd=folder, env=environment, timeout=TIMEOUT_S
@@ -75,7 +79,14 @@ def hostile_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.live
 def test_commands_on_hostile_folders_print_plain_text(hostile_models, tmp_path):
     for name in ("key", "file", ESC):
-        run("inspect", name, "--local", "--models-dir", hostile_models, folder=tmp_path)
+        run(
+            "inspect",
+            name,
+            "--local",
+            "--models-dir",
+            hostile_models,
+            folder=tmp_path,
+        )
     run(
         "predict",
         "damaged",
@@ -146,7 +157,12 @@ def test_a_server_with_a_hostile_folder_and_its_clients_print_plain_text(
 
 def check_log(server: Server, *models: str) -> None:
     """Send requests that the models refuse, and check the log, C++ output included."""
-    tensor = {"name": "x", "shape": [2], "datatype": "INT64", "data": [5, 5]}
+    tensor = {
+        "name": "x",
+        "shape": [2],
+        "datatype": "INT64",
+        "data": [5, 5],
+    }
     for model in models:
         answer = server.call(
             "POST", f"/v2/models/{model}/infer", json={"inputs": [tensor]}
@@ -207,8 +223,17 @@ def forward(self, x: Tensor) -> Tensor:
     check_log(new_server(tmp_path / "models"), "script", "lite")
 
 
-ENTRY = {"name": ESC, "version": ESC, "state": ESC, "reason": ESC}
-TENSOR = {"name": ESC, "datatype": ESC, "shape": [1]}
+ENTRY = {
+    "name": ESC,
+    "version": ESC,
+    "state": ESC,
+    "reason": ESC,
+}
+TENSOR = {
+    "name": ESC,
+    "datatype": ESC,
+    "shape": [1],
+}
 DESCRIPTION = {
     "name": ESC,
     "versions": [ESC],

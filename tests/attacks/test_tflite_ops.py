@@ -82,9 +82,21 @@ def with_field(table: str, number: int, value: int) -> bytes:
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("table", "number"),
-    [("buffer", 1), ("buffer", 2), ("operator", 9), ("operator", 10)],
+    [
+        ("buffer", 1),
+        ("buffer", 2),
+        ("operator", 9),
+        ("operator", 10),
+    ],
 )
-@pytest.mark.parametrize("value", [10_000_000, 2**63, 2**64 - 1])
+@pytest.mark.parametrize(
+    "value",
+    [
+        10_000_000,
+        2**63,
+        2**64 - 1,
+    ],
+)
 def test_weights_beyond_the_end_of_the_file_are_refused(
     tmp_path: Path, table: str, number: int, value: int
 ) -> None:

@@ -434,7 +434,12 @@ def without_code(members: Members) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda members: None, without_code], ids=["whole", "no code"]
+    "change",
+    [
+        lambda members: None,
+        without_code,
+    ],
+    ids=["whole", "no code"],
 )
 def test_ptl_files_that_write_are_refused(here: Path, change: Change):
     path = build(here / "a.ptl", change, Writer())

@@ -655,7 +655,13 @@ def test_linked_packages_may_be_read(
     (packages / "linked").symlink_to(elsewhere / "linked")
     (elsewhere / "libours.so").write_bytes(b"\x7fELF")
     monkeypatch.setattr(
-        sys, "path", [*sys.path, str(packages), str(packages / "missing.zip")]
+        sys,
+        "path",
+        [
+            *sys.path,
+            str(packages),
+            str(packages / "missing.zip"),
+        ],
     )
     (tmp_path / "models" / "m").mkdir(parents=True)
     shutil.copy(TFLITE, tmp_path / "models" / "m" / "m.tflite")

@@ -193,7 +193,15 @@ def test_commands_of_other_tools_get_a_suggestion(
     assert set(re.findall(r"`pocketserve (\w+)", said)) <= set(ALL_COMMANDS)
 
 
-@pytest.mark.parametrize("words", [["version"], ["-v"], ["-V"], ["--version"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["version"],
+        ["-v"],
+        ["-V"],
+        ["--version"],
+    ],
+)
 def test_print_the_version(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +224,12 @@ def test_help_lists_commands_of_other_tools(
 
 @pytest.mark.parametrize(
     ("words", "command"),
-    [("list", "models"), ("ps", "status"), ("run", "predict"), ("help bench", "bench")],
+    [
+        ("list", "models"),
+        ("ps", "status"),
+        ("run", "predict"),
+        ("help bench", "bench"),
+    ],
 )
 def test_names_of_other_tools_run_the_command(
     words: str, command: str, capsys: pytest.CaptureFixture[str]
@@ -278,7 +291,13 @@ def test_every_command_has_help(capsys, command):
 
 
 def test_help_and_version_print_their_subject(capsys):
-    for words in (["--help"], ["help"], [], ["--version"], ["-V"]):
+    for words in (
+        ["--help"],
+        ["help"],
+        [],
+        ["--version"],
+        ["-V"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 0
@@ -292,7 +311,14 @@ def test_the_process_exits_with_the_commands_code(tmp_path):
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "pocketserve: 'abc' is neither a file nor a number\n"
     assert process("predict").returncode == 2
-    shown = process("predict", "petals", "abc", "--local", "--debug", text=True)
+    shown = process(
+        "predict",
+        "petals",
+        "abc",
+        "--local",
+        "--debug",
+        text=True,
+    )
     assert shown.returncode == 1
     assert shown.stderr.startswith("Traceback")
 
@@ -324,7 +350,14 @@ def test_run_with_closed_standard_streams():
 
 
 def test_predict_a_picture(run, connection):
-    text = run("predict", "digits", SEVEN, "--top-k", 2, *connection)
+    text = run(
+        "predict",
+        "digits",
+        SEVEN,
+        "--top-k",
+        2,
+        *connection,
+    )
     header, first, second, _, summary = text.splitlines()
     assert header.split() == ["LABEL", "SCORE"]
     assert first.split()[0] == "7"
@@ -394,7 +427,15 @@ def test_predict_numbers_in_every_form(run, connection, words):
 
 def test_predict_integers_and_negative_numbers(run, connection):
     answer = json.loads(
-        run("predict", "petals", "-1", "2", "-3.5", "--json", *connection)
+        run(
+            "predict",
+            "petals",
+            "-1",
+            "2",
+            "-3.5",
+            "--json",
+            *connection,
+        )
     )
     assert set(answer) == {"model", "version", "task", "predictions", "timing_ms"}
 
@@ -434,7 +475,15 @@ def test_predict_with_version_and_threshold(run, connection):
     assert (
         len(
             json.loads(
-                run("predict", "digits", SEVEN, "--top-k", 3, "--json", *connection)
+                run(
+                    "predict",
+                    "digits",
+                    SEVEN,
+                    "--top-k",
+                    3,
+                    "--json",
+                    *connection,
+                )
             )["predictions"]
         )
         == 3
@@ -456,7 +505,13 @@ def test_long_answers_are_cut_only_in_text_output(run, connection):
 
 
 @pytest.mark.parametrize(
-    ("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)]
+    ("score", "advice"),
+    [
+        (8.1, True),
+        (-0.2, True),
+        (1.0005, False),
+        (0.0, False),
+    ],
 )
 def test_scores_that_are_not_probabilities(capsys, score, advice):
     """Logits come with advice on how to get probabilities.
@@ -469,8 +524,16 @@ def test_scores_that_are_not_probabilities(capsys, score, advice):
         "task": "text-classification",
         "timing_ms": {"infer": 1.0},
     }
-    first = {"label": "a", "index": 0, "score": score}
-    second = {"label": "b", "index": 1, "score": 0.5}
+    first = {
+        "label": "a",
+        "index": 0,
+        "score": score,
+    }
+    second = {
+        "label": "b",
+        "index": 1,
+        "score": 0.5,
+    }
     _print_answer({**answer, "predictions": [first, second]})
     assert ('activation = "softmax"' in capsys.readouterr().out) is advice
     _print_answer({**answer, "predictions": [first]})
@@ -654,7 +717,15 @@ def petals_copy(tmp_path):
 def test_a_file_is_opened_with_the_manifest_beside_it(run, petals_copy, monkeypatch):
     """The manifest gives task, names and version, for every spelling of the path."""
     whole = json.loads(
-        run("predict", petals_copy, *FLOWER, "--local", "--version", "second", "--json")
+        run(
+            "predict",
+            petals_copy,
+            *FLOWER,
+            "--local",
+            "--version",
+            "second",
+            "--json",
+        )
     )
     monkeypatch.chdir(petals_copy)
     for path in (
@@ -773,7 +844,14 @@ def test_a_check_ends_with_the_server():
             asked.append((name, version))
             raise ConnectionLostError("the connection broke")
 
-    entries = [{"name": name, "version": "1", "state": "READY"} for name in "abc"]
+    entries = [
+        {
+            "name": name,
+            "version": "1",
+            "state": "READY",
+        }
+        for name in "abc"
+    ]
     with pytest.raises(ConnectionLostError):
         _load_each(Gone(), entries)
     assert asked == [("a", "1")]
@@ -813,7 +891,12 @@ def test_an_empty_input_is_one_sentence(run, connection, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["models"], ["predict", "petals", "1"], ["inspect", "petals"]]
+    "command",
+    [
+        ["models"],
+        ["predict", "petals", "1"],
+        ["inspect", "petals"],
+    ],
 )
 def test_a_missing_server_is_one_sentence(run, command):
     line = run(*command, "--url", "http://127.0.0.1:1", code=1)
@@ -822,7 +905,14 @@ def test_a_missing_server_is_one_sentence(run, command):
 
 
 def test_a_missing_token_is_one_sentence(run, server, tmp_path):
-    line = run("models", "--url", server.url, "--token-file", tmp_path / "none", code=1)
+    line = run(
+        "models",
+        "--url",
+        server.url,
+        "--token-file",
+        tmp_path / "none",
+        code=1,
+    )
     assert line.endswith("none cannot be read: No such file or directory")
     (tmp_path / "other").write_text("x" * 43)
     line = run(
@@ -897,7 +987,14 @@ def test_models_are_grouped(run, connection):
 def test_a_list_shows_loaded_models(run, new_server, models_copy):
     server = new_server(models_copy)
     connection = ["--url", server.url, "--token-file", server.log.with_name("token")]
-    run("predict", "petals", "5.1", "3.5", "1.4", *connection)
+    run(
+        "predict",
+        "petals",
+        "5.1",
+        "3.5",
+        "1.4",
+        *connection,
+    )
     states = {
         row.split()[0]: row.split()
         for row in run("models", *connection).split("\n\n")[0].splitlines()
@@ -915,12 +1012,25 @@ def test_a_list_shows_loaded_models(run, new_server, models_copy):
 def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
     """Models and missing frameworks have one line each, without broken words."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    facts = {"default": True, "file_bytes": 107_200, "task": "image-classification"}
+    facts = {
+        "default": True,
+        "file_bytes": 107_200,
+        "task": "image-classification",
+    }
     entries = [
-        {"name": name, "version": "tflite", "state": "READY", **facts}
+        {
+            "name": name,
+            "version": "tflite",
+            "state": "READY",
+            **facts,
+        }
         for name in ("digits", "diabetes")
     ]
-    for kind, extra in (("torch", "torch"), ("pt2", "torch"), ("keras", "tensorflow")):
+    for kind, extra in (
+        ("torch", "torch"),
+        ("pt2", "torch"),
+        ("keras", "tensorflow"),
+    ):
         reason = (
             f"no framework for {kind} models is installed: pip install "
             f"'pocketserve[{extra}]'; in Termux: pkg install x"
@@ -946,7 +1056,12 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
 
 def test_an_unserved_change_is_reported_once_per_model(capsys):
     reason = "is still served as it was loaded: digits/model.toml: unknown key top_k"
-    entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": reason}
+    entry = {
+        "name": "digits",
+        "version": "tflite",
+        "state": "READY",
+        "reason": reason,
+    }
     _print_models(
         [
             entry,
@@ -959,7 +1074,12 @@ def test_an_unserved_change_is_reported_once_per_model(capsys):
 
 def test_a_pending_version_is_named(capsys):
     reason = "pending: it is being loaded; version 1 is the default version until then"
-    entry = {"name": "digits", "version": "2", "state": "READY", "reason": reason}
+    entry = {
+        "name": "digits",
+        "version": "2",
+        "state": "READY",
+        "reason": reason,
+    }
     _print_models([{**entry, "version": "1", "reason": "", "default": True}, entry])
     assert f"note: digits version 2 is {reason}" in " ".join(
         capsys.readouterr().out.split()
@@ -981,7 +1101,12 @@ def test_a_change_that_is_loading_is_no_warning(capsys):
 
 def test_reasons_are_counted(capsys):
     broken = [
-        {"name": f"m{n}", "version": "", "state": "UNAVAILABLE", "reason": "no file"}
+        {
+            "name": f"m{n}",
+            "version": "",
+            "state": "UNAVAILABLE",
+            "reason": "no file",
+        }
         for n in range(6)
     ]
     _print_models([*broken, {"name": "good", "version": "tflite", "state": "READY"}])
@@ -1004,7 +1129,12 @@ def test_a_file_is_shown_with_an_example_request(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flower", [["5.1", "3.5"], ["[[5.1, 3.5]]"]], ids=["flat", "row"]
+    "flower",
+    [
+        ["5.1", "3.5"],
+        ["[[5.1, 3.5]]"],
+    ],
+    ids=["flat", "row"],
 )
 def test_missing_features_are_named(run, flower):
     said = run("predict", "--local", MODELS / "petals", *flower, code=1)
@@ -1030,7 +1160,11 @@ def test_inspect_describes_a_model_the_same_from_everywhere(run, connection, how
     model = "digits"
     if how == "folder":
         model = MODELS / "digits"
-    options = {"server": connection, "local": ["--local"], "folder": []}[how]
+    options = {
+        "server": connection,
+        "local": ["--local"],
+        "folder": [],
+    }[how]
     described = json.loads(run("inspect", model, "--json", *options))
     assert described["name"] == "digits"
     assert described["inputs"] == [
@@ -1045,7 +1179,14 @@ def test_inspect_describes_a_model_the_same_from_everywhere(run, connection, how
 def test_inspect_a_version(run, connection):
     for options in (["--local"], connection):
         described = json.loads(
-            run("inspect", "digits", "--version", "tflite-int8", "--json", *options)
+            run(
+                "inspect",
+                "digits",
+                "--version",
+                "tflite-int8",
+                "--json",
+                *options,
+            )
         )
         assert described["parameters"]["file"] == "digits.int8.tflite"
 

@@ -30,7 +30,13 @@ def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["digits", MODELS / "digits", MODELS / "digits" / "digits.tflite"], ids=str
+    "model",
+    [
+        "digits",
+        MODELS / "digits",
+        MODELS / "digits" / "digits.tflite",
+    ],
+    ids=str,
 )
 def test_load_by_name_folder_and_file(model: str | Path) -> None:
     with pocketserve.load(
@@ -80,7 +86,13 @@ def test_threads_share_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["no-such", "./no-such.tflite", Path("no-such.tflite"), ""]
+    "model",
+    [
+        "no-such",
+        "./no-such.tflite",
+        Path("no-such.tflite"),
+        "",
+    ],
 )
 def test_load_a_missing_model(model: str | Path) -> None:
     with pytest.raises(ModelPathError):

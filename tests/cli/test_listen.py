@@ -121,7 +121,17 @@ def all_of(source: PipedSound) -> bytes:
 
 
 def header(size: int, before: bytes = b"", code: int = 1, bits: int = 16) -> bytes:
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, code, 2, 8000, 32_000, 4, bits)
+    form = struct.pack(
+        "<4sIHHIIHH",
+        b"fmt ",
+        16,
+        code,
+        2,
+        8000,
+        32_000,
+        4,
+        bits,
+    )
     return b"RIFF\0\0\0\0WAVE" + before + form + struct.pack("<4sI", b"data", size)
 
 
@@ -162,7 +172,11 @@ def test_bad_pipes_are_refused(content: bytes, reason: str) -> None:
 def test_a_buffer_gives_whole_frames_and_then_the_rest() -> None:
     buffer = SoundBuffer(piped(bytes(2 * RATE * 6 + 1)))
     sizes = [len(buffer.take()) for _ in range(3)]
-    assert sizes == [10 * RATE, 2 * RATE, 0]
+    assert sizes == [
+        10 * RATE,
+        2 * RATE,
+        0,
+    ]
 
 
 def test_a_stopped_buffer_gives_what_is_there() -> None:

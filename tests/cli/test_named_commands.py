@@ -243,7 +243,14 @@ def test_remove_a_name_that_is_taken(
 def test_remove_the_only_version(tmp_path: Path, state: Path, command: Run) -> None:
     folder = ("--models-dir", tmp_path / "models")
     assert command("add", DIGITS, *folder)[0] == 0
-    code, _, err = command("remove", "digits", "--version", "tflite", "--yes", *folder)
+    code, _, err = command(
+        "remove",
+        "digits",
+        "--version",
+        "tflite",
+        "--yes",
+        *folder,
+    )
     assert code == 1
     assert command(*command_in(err), "--yes", *folder)[0] == 0
     assert not (tmp_path / "models" / "digits").exists()
@@ -251,7 +258,10 @@ def test_remove_the_only_version(tmp_path: Path, state: Path, command: Run) -> N
 
 @pytest.mark.parametrize(
     "words",
-    [["trust", "--revoke", "digits"], ["trust", "--revoke", "no-such"]],
+    [
+        ["trust", "--revoke", "digits"],
+        ["trust", "--revoke", "no-such"],
+    ],
 )
 def test_list_consents(state: Path, command: Run, words: list[str]) -> None:
     code, _, err = command(*words)

@@ -26,7 +26,11 @@ from pocketserve.cli.running.open import page_address
 from pocketserve.terminal.errors import CommandError
 
 TICKET = "s_jGnoE90TBArsLqlPqmNAjeRMfBj0pgf96f0dscvxE"
-ANSWER = {"ticket": TICKET, "expires_in": 60, "url": "http://127.0.0.1:8470/"}
+ANSWER = {
+    "ticket": TICKET,
+    "expires_in": 60,
+    "url": "http://127.0.0.1:8470/",
+}
 DEADLINE_S = 120.0
 
 
@@ -186,7 +190,11 @@ def test_a_browser_that_fails_to_start_counts_as_missing(
 def test_a_missing_desktop_browser() -> None:
     """Runs in another process, since the standard library caches the browsers it found."""
     code = "from pocketserve.cli.running.browser import open_browser; print(open_browser('http://127.0.0.1:1/'))"
-    environment = {**os.environ, "BROWSER": "/nothing/here %s", "PATH": ""}
+    environment = {
+        **os.environ,
+        "BROWSER": "/nothing/here %s",
+        "PATH": "",
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
@@ -199,7 +207,13 @@ def test_a_missing_desktop_browser() -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    "options", [(), ("--no-socket",), ("--no-auth",)], ids=" ".join
+    "options",
+    [
+        (),
+        ("--no-socket",),
+        ("--no-auth",),
+    ],
+    ids=" ".join,
 )
 def test_serve_opens_its_page_once_ready(
     new_server, models_copy, monkeypatch, tmp_path: Path, options

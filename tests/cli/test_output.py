@@ -106,7 +106,12 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("variable", "has_colour"), [("", True), ("NO_COLOR", False), ("TERM", False)]
+    ("variable", "has_colour"),
+    [
+        ("", True),
+        ("NO_COLOR", False),
+        ("TERM", False),
+    ],
 )
 def test_colour_requires_terminal_support(monkeypatch, variable, has_colour) -> None:
     for name, value in {

@@ -82,7 +82,14 @@ def test_predict_a_folder(run: Run, where: list[str], photos: Path) -> None:
 
     An error in one does not stop the others.
     """
-    code, out, err = run("digits", photos, "--jsonl", "--top-k", 1, *where)
+    code, out, err = run(
+        "digits",
+        photos,
+        "--jsonl",
+        "--top-k",
+        1,
+        *where,
+    )
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1
     assert [os.path.basename(line["source"]) for line in lines] == [
@@ -113,7 +120,14 @@ def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
     documents = json.loads(out)
     assert [document["source"] for document in documents] == [first, second]
 
-    _, out, _ = run("digits", *files, "--csv", "--top-k", 2, *where)
+    _, out, _ = run(
+        "digits",
+        *files,
+        "--csv",
+        "--top-k",
+        2,
+        *where,
+    )
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["source"] for row in rows] == [first, first, second, second]
     assert list(rows[0]) == ["source", "label", "index", "score"]
@@ -128,11 +142,25 @@ def test_plain_prints_a_line_for_each_input(
     """The line is the best label, or a table's value."""
     files = (SAMPLES / "3.png", SAMPLES / "7.png")
     assert run("digits", *files, "--plain", *where) == (0, "3\n7\n", "")
-    _, out, _ = run("digits", files[1], "--plain", "--top-k", 2, *where)
+    _, out, _ = run(
+        "digits",
+        files[1],
+        "--plain",
+        "--top-k",
+        2,
+        *where,
+    )
     first, second = out.splitlines()
     assert first == "7"
     assert second in set("012345689")
-    code, out, _ = run("petals", "5.1", "3.5", "1.4", "--plain", *where)
+    code, out, _ = run(
+        "petals",
+        "5.1",
+        "3.5",
+        "1.4",
+        "--plain",
+        *where,
+    )
     assert code == 0
     assert float(out) == pytest.approx(0.23, abs=0.1)
 
@@ -157,7 +185,11 @@ def test_plain_text_of_every_kind_of_answer(
 def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> None:
     """The answer is not a list, has no heading, and an error ends the command."""
     (photos / "inner" / "7.png").write_bytes((SAMPLES / "7.png").read_bytes())
-    for word in (photos / "7.png", photos / "inner", f"{photos}/7*"):
+    for word in (
+        photos / "7.png",
+        photos / "inner",
+        f"{photos}/7*",
+    ):
         assert (
             json.loads(run("digits", word, "--json", *where)[1])["predictions"][0][
                 "label"
@@ -380,7 +412,12 @@ def test_predict_addresses_of_pictures(
 ) -> None:
     """They are downloaded here with redirects, and the server's token is never sent."""
     Pages.seen.clear()
-    words = [f"{pages}/7.png", f"{pages}/away", f"{pages}/none", photos / "3.png"]
+    words = [
+        f"{pages}/7.png",
+        f"{pages}/away",
+        f"{pages}/none",
+        photos / "3.png",
+    ]
     code, out, err = run("digits", *words, "--jsonl", *where)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1

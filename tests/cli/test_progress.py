@@ -46,7 +46,11 @@ def drawn(terminal: int, count: int) -> list[str]:
 def test_a_bar_fits_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with narrow_terminal(monkeypatch) as terminal:
         progress = Progress()
-        for title in ("measuring", "x" * 36, "x" * 100):
+        for title in (
+            "measuring",
+            "x" * 36,
+            "x" * 100,
+        ):
             progress.show(title, 0.5)
         progress.end()
         lines = drawn(terminal, 4)

@@ -238,7 +238,13 @@ def test_a_dry_run_prints_the_files(termux, capsys, kind) -> None:
         if kind != "systemd" and text:
             # Commands that apps start may lack termux-exec, so nothing relies on /bin.
             assert text.startswith(shell)
-            subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=60)
+            subprocess.run(
+                ["sh", "-n"],
+                input=text,
+                text=True,
+                check=True,
+                timeout=60,
+            )
 
 
 def _written(kind: str) -> list[Path]:

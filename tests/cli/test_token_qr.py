@@ -14,7 +14,12 @@ from pocketserve.cli import main
 from pocketserve.cli.commands.token import qr_code
 from pocketserve.terminal.errors import CommandError
 
-LIGHT_OF = {"█": (255, 255), "▀": (255, 0), "▄": (0, 255), " ": (0, 0)}
+LIGHT_OF = {
+    "█": (255, 255),
+    "▀": (255, 0),
+    "▄": (0, 255),
+    " ": (0, 0),
+}
 
 
 @pytest.fixture

@@ -62,7 +62,11 @@ def test_pandas_tables_are_rows_of_features(client):
     names = ["sepal_length", "sepal_width", "petal_length"]
     # The order of named columns doesn't matter.
     named = pandas.DataFrame(FLOWERS, columns=names)[names[::-1]]
-    for table in (named, named.astype(object), pandas.DataFrame(FLOWERS)):
+    for table in (
+        named,
+        named.astype(object),
+        pandas.DataFrame(FLOWERS),
+    ):
         assert client.predict("petals", table)["predictions"] == expected
     for row in (named.iloc[0], pandas.Series(FLOWERS[0])):
         [answer] = client.predict("petals", row)["predictions"]
@@ -110,7 +114,11 @@ def test_arrays_of_any_layout_are_sent_correctly(client, array):
     )
 
 
-GRAY = {"format": "gray", "width": 8, "height": 8}
+GRAY = {
+    "format": "gray",
+    "width": 8,
+    "height": 8,
+}
 
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
@@ -118,7 +126,11 @@ SEVEN = MODELS / "digits" / "samples" / "7.png"
 
 def test_predict_accepts_bytes_and_files(client):
     sample = SEVEN.read_bytes()
-    for data in (sample, bytearray(sample), memoryview(sample)):
+    for data in (
+        sample,
+        bytearray(sample),
+        memoryview(sample),
+    ):
         predictions = client.predict("digits", data, top_k=2)["predictions"]
         assert predictions[0]["label"] == "7"
         assert len(predictions) == 2
@@ -149,11 +161,19 @@ def test_predict_accepts_options(client):
 
 
 def test_predict_accepts_texts_and_values(client):
-    named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+    named = {
+        "sepal_length": 5.1,
+        "sepal_width": 3.5,
+        "petal_length": 1.4,
+    }
     width = pytest.approx(0.22656)
     for data in ([5.1, 3.5, 1.4], named, [named], "[5.1, 3.5, 1.4]"):
         (row,) = client.predict("petals", data)["predictions"]
-        assert row == {"name": "petal_width", "value": width, "unit": "cm"}
+        assert row == {
+            "name": "petal_width",
+            "value": width,
+            "unit": "cm",
+        }
 
 
 def test_descriptions(client):
@@ -283,13 +303,26 @@ def test_the_code_decides_whether_to_retry(code):
 
 @pytest.mark.parametrize(
     ("status", "retryable"),
-    [(429, True), (503, True), (500, False), (404, False), (504, False)],
+    [
+        (429, True),
+        (503, True),
+        (500, False),
+        (404, False),
+        (504, False),
+    ],
 )
 def test_an_unknown_code_is_classified_by_its_status(status, retryable):
     assert ServerError(status, "OF_THE_FUTURE", "").is_retryable == retryable
 
 
-@pytest.mark.parametrize("token", [None, "wrong", "x" * 43])
+@pytest.mark.parametrize(
+    "token",
+    [
+        None,
+        "wrong",
+        "x" * 43,
+    ],
+)
 def test_a_wrong_token_is_reported(server, token):
     with Client(server.url, token) as client:
         assert client.is_ready()  # needs none
@@ -739,7 +772,16 @@ NUMPY_TYPES = [name for name in DATATYPES if name not in ("BF16", "BYTES")]
 
 
 @pytest.mark.parametrize("datatype", NUMPY_TYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (),
+        (0,),
+        (3,),
+        (2, 3),
+        (2, 0, 3),
+    ],
+)
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_numbers_survive_as_tensors(datatype, shape, order):
     dtype = np.dtype(DATATYPES[datatype].typestr)
@@ -796,7 +838,12 @@ def test_floats_and_bits_are_sent_as_bf16():
 
 @pytest.mark.parametrize(
     ("value", "datatype"),
-    [([1, 2], "BF16"), (["a"], "BF16"), ([1.0], "FP32"), ([True], "BF16")],
+    [
+        ([1, 2], "BF16"),
+        (["a"], "BF16"),
+        ([1.0], "FP32"),
+        ([True], "BF16"),
+    ],
 )
 def test_invalid_bf16_inputs_are_rejected(value, datatype):
     with pytest.raises(TypeError, match="only BF16 can be named"):
@@ -806,7 +853,11 @@ def test_invalid_bf16_inputs_are_rejected(value, datatype):
 def test_arrays_of_ml_dtypes_are_bf16():
     types = pytest.importorskip("ml_dtypes", reason="the arrays are its")
     values = np.array([1.5, -2.25, 3e38], types.bfloat16)
-    for array in (values, values[::-1][::-1], values.reshape(3, 1)):
+    for array in (
+        values,
+        values[::-1][::-1],
+        values.reshape(3, 1),
+    ):
         tensor = as_tensor("x", array)
         assert tensor.datatype == "BF16"
         np.testing.assert_array_equal(

@@ -104,7 +104,16 @@ def test_a_timeout_longer_than_the_clients(server: Server) -> None:
         assert client.predict("petals", FLOWER, timeout=LIMIT_S)["predictions"]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), "5"])
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        0,
+        -1,
+        float("inf"),
+        float("nan"),
+        "5",
+    ],
+)
 def test_an_invalid_timeout_is_rejected(timeout: float) -> None:
     client = Client("http://127.0.0.1:1")
     with pytest.raises(ValueError, match="timeout must be a number of seconds"):
@@ -131,7 +140,14 @@ def test_predict_a_list_of_files(client: Client) -> None:
     pictures = client.predict("digits", paths[:2], annotate="png")
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     with pytest.raises(ServerError):
-        client.predict("digits", [paths[0], b"no picture", paths[1]])
+        client.predict(
+            "digits",
+            [
+                paths[0],
+                b"no picture",
+                paths[1],
+            ],
+        )
     with pytest.raises(OSError, match="missing"):
         client.predict("digits", [paths[0], Path("missing.png")])
     # Rows are one request, as before.

@@ -190,7 +190,12 @@ def test_a_token_cannot_add_a_header(heads: tuple[list[bytes], int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://a..b", f"http://{'a' * 64}.example", "http://\u00fc\u2028.example"]
+    "url",
+    [
+        "http://a..b",
+        f"http://{'a' * 64}.example",
+        "http://\u00fc\u2028.example",
+    ],
 )
 def test_invalid_server_names_are_rejected(url: str) -> None:
     with pytest.raises(AddressError):

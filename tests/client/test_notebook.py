@@ -39,7 +39,15 @@ def test_answer_has_its_picture() -> None:
     assert f'src="data:image/png;base64,{picture}"' in html
 
 
-@pytest.mark.parametrize("entries", [None, "text", [1, None], []])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        None,
+        "text",
+        [1, None],
+        [],
+    ],
+)
 def test_answer_of_another_shape_is_shown(entries: Any) -> None:
     assert "<small>" in LabelledAnswer(predictions=entries)._repr_html_()
 

@@ -96,7 +96,11 @@ def test_numbers(server: Server) -> None:
     status, answer = curl(server, "/predictions/petals", "-d", "[5.1, 3.5, 1.4]")
     assert status == 200
     assert answer["task"] == "tabular-regression"
-    features = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+    features = {
+        "sepal_length": 5.1,
+        "sepal_width": 3.5,
+        "petal_length": 1.4,
+    }
     assert (
         curl(server, "/predictions/petals", "-d", json.dumps(features))[1][
             "predictions"

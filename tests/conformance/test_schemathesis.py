@@ -74,7 +74,12 @@ def test_the_server_conforms_to_its_openapi_document(
     # the schema does.
     command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
     command += ["--phases", "examples,coverage,fuzzing,stateful"]
-    environment = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "PYTHONUTF8": "1"}
+    environment = {
+        **os.environ,
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+        "PYTHONUTF8": "1",
+    }
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, timeout=1800
     )

@@ -288,7 +288,13 @@ def test_texts(odd_server: Server, http: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [(True, False), (False, True), (True, True), (False, False)]
+    "flags",
+    [
+        (True, False),
+        (False, True),
+        (True, True),
+        (False, False),
+    ],
 )
 def test_several_inputs_by_their_names(
     odd_server: Server, flags: tuple[bool, bool]

@@ -462,7 +462,11 @@ def test_a_missing_server_is_a_problem_only_at_a_named_address(phone):
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(404, "with status 404"), (200, "with a page of its own")]
+    ("status", "told"),
+    [
+        (404, "with status 404"),
+        (200, "with a page of its own"),
+    ],
 )
 def test_another_program_at_the_servers_address_is_reported(phone, status, told):
     class Other(http.server.BaseHTTPRequestHandler):
@@ -665,7 +669,14 @@ def test_a_check_that_fails_or_hangs_does_not_delay_others():
         never.wait(60)
         return ()
 
-    findings = run_checks({"a": fails, "b": hangs, "c": lambda: [ok("c", "fine")]}, 2.0)
+    findings = run_checks(
+        {
+            "a": fails,
+            "b": hangs,
+            "c": lambda: [ok("c", "fine")],
+        },
+        2.0,
+    )
     never.set()
     assert [finding.subject for finding in findings] == ["a", "b", "c"]
     assert "RuntimeError: odd" in findings[0].sentence
@@ -768,7 +779,13 @@ def test_a_later_start_records_the_killed_server(phone):
     assert "process 4711" in finding.sentence
 
 
-@pytest.mark.parametrize(("platform", "count"), [("android", 1), ("linux", 0)])
+@pytest.mark.parametrize(
+    ("platform", "count"),
+    [
+        ("android", 1),
+        ("linux", 0),
+    ],
+)
 def test_termux_is_told_the_ways_to_hugging_face_models(phone, platform, count):
     phone.changes |= {"platform": platform, "environ": {}}
     device = phone.device()

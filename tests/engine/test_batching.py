@@ -195,7 +195,11 @@ def test_batching_stops_when_outputs_no_longer_match_the_rows():
     cut = 100
     one, session = trusted(lambda x: x[:cut])
     cut = 2
-    assert ask(one, session, 1, 2, 3) == [[[1.0]], [[2.0]], [[3.0]]]
+    assert ask(one, session, 1, 2, 3) == [
+        [[1.0]],
+        [[2.0]],
+        [[3.0]],
+    ]
     assert one.describe(make_requests(1)[0])[0] is None
 
 

@@ -86,7 +86,12 @@ def test_a_step_of_a_sequence_is_one_run() -> None:
     A model without state ignores the parameter.
     """
     bound = Bindings((SPEC,), {"x": (SPEC, "x")})
-    model = SimpleNamespace(task=Windows(), inputs=bound, feedback={}, first_state={})
+    model = SimpleNamespace(
+        task=Windows(),
+        inputs=bound,
+        feedback={},
+        first_state={},
+    )
     payload = WINDOWS._replace(parameters={"sequence_id": 1, "sequence_start": True})
     options = RequestOptions(time.monotonic() + 60)
     with pytest.raises(

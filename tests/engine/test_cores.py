@@ -40,7 +40,11 @@ def test_fast_cores_are_those_near_the_fastest(speeds, fast):
 
 @pytest.mark.parametrize(
     ("content", "speed"),
-    [("2400000\n", 2_400_000), ("<unknown>\n", None), (None, None)],
+    [
+        ("2400000\n", 2_400_000),
+        ("<unknown>\n", None),
+        (None, None),
+    ],
 )
 def test_the_top_speed_is_read_from_the_system(tmp_path, content, speed):
     folder = tmp_path / "cpu3" / "cpufreq"
@@ -78,7 +82,12 @@ def test_available_memory_is_read_only_from_meminfo(tmp_path, content, available
 
 @pytest.mark.parametrize(
     ("setting", "low", "expected"),
-    [(4, "off", 4), (0, "off", 2), (4, "on", 2), (1, "on", 1)],
+    [
+        (4, "off", 4),
+        (0, "off", 2),
+        (4, "on", 2),
+        (1, "on", 1),
+    ],
 )
 def test_threads_per_run(setting: int, low: str, expected: int) -> None:
     """A setting has priority; low power halves every value."""

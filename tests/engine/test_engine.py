@@ -368,7 +368,11 @@ def test_a_failed_model_retains_no_request_bodies(bench, models_copy):
             one.ask("petals")
         return weakref.ref(body)
 
-    asked = [ask(), ask(), ask()]
+    asked = [
+        ask(),
+        ask(),
+        ask(),
+    ]
     gc.collect()
     assert [reference() for reference in asked] == [None] * 3
 

@@ -172,7 +172,13 @@ def test_heaps_shrink_on_release_and_keep_their_reserve_afterwards():
     ]
 
 
-@pytest.mark.parametrize(("known", "calls"), [(-104, [-104]), (-101, [-104, -101])])
+@pytest.mark.parametrize(
+    ("known", "calls"),
+    [
+        (-104, [-104]),
+        (-101, [-104, -101]),
+    ],
+)
 def test_android_is_told_to_purge(known, calls):
     library = Bionic(known)
     with trimming(library):

@@ -276,7 +276,13 @@ def test_deadlines_during_a_handover_lose_no_session(pool):
     assert_both_sessions_are_back(pool, queue, used, ended.count("done"))
 
 
-@pytest.mark.parametrize("error", [ValueError("bad input"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad input"),
+        KeyboardInterrupt(),
+    ],
+)
 def test_work_that_raises_frees_its_session(error):
     queue = ModelQueue([object()], 1)
 
@@ -308,7 +314,11 @@ def test_work_that_raises_passes_on_its_session(pool):
 
 
 def test_several_sessions_run_at_the_same_time(pool):
-    sessions = [object(), object(), object()]
+    sessions = [
+        object(),
+        object(),
+        object(),
+    ]
     queue = ModelQueue(sessions, 1)
     meeting = threading.Barrier(3)
 

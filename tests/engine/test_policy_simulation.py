@@ -298,7 +298,14 @@ def test_a_slow_model_does_not_delay_a_fast_one(cores, instances):
     assert world.service[slow] >= 0.95 * 100 * min(cores, instances) - 1
 
 
-@pytest.mark.parametrize("seconds", [(1.0, 0.01), (0.1, 0.1), (0.5, 0.03)])
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        (1.0, 0.01),
+        (0.1, 0.1),
+        (0.5, 0.03),
+    ],
+)
 def test_two_busy_models_get_the_same_time(seconds):
     """One slot for both, as when something else uses the cores."""
     world = World(slots=1)
@@ -422,7 +429,14 @@ def test_only_compatible_requests_are_batched():
         for _, group in itertools.groupby(order, key=lambda pair: pair[1])
     ]
     a1, b, a2, alone, a3, a4 = entries
-    assert groups == [[a1, a2], [b], [alone], [a3, a4], [heavy[0]], [heavy[1]]]
+    assert groups == [
+        [a1, a2],
+        [b],
+        [alone],
+        [a3, a4],
+        [heavy[0]],
+        [heavy[1]],
+    ]
 
 
 # --- Random workloads

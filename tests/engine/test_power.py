@@ -113,7 +113,13 @@ def nowhere(name: str) -> None:
 
 
 def test_read_the_kernels_files(tmp_path):
-    supply(tmp_path, type="Battery", capacity="14", status="Discharging", temp="431")
+    supply(
+        tmp_path,
+        type="Battery",
+        capacity="14",
+        status="Discharging",
+        temp="431",
+    )
     supply(tmp_path, "usb", type="USB", online="0")
     supply(
         tmp_path,
@@ -363,7 +369,13 @@ def test_a_desktop_is_checked_only_once():
     assert not watch.due(1e12)
 
 
-@pytest.mark.parametrize(("mode", "low"), [("on", True), ("off", False)])
+@pytest.mark.parametrize(
+    ("mode", "low"),
+    [
+        ("on", True),
+        ("off", False),
+    ],
+)
 def test_a_setting_disables_the_checks(mode, low):
     def never() -> Battery:
         raise AssertionError("the battery was looked for")

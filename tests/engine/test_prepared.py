@@ -55,7 +55,11 @@ def body_of(
         "parameters": {"binary_data_size": values.nbytes},
     }
     header = json.dumps(
-        {"parameters": {"binary_data_output": True}, "inputs": [tensor], **more}
+        {
+            "parameters": {"binary_data_output": True},
+            "inputs": [tensor],
+            **more,
+        }
     ).encode()
     return header + values.tobytes(), len(header)
 
@@ -77,7 +81,12 @@ def kept(service: Service, version: str = "tflite") -> dict[object, Any]:
 
 
 @pytest.mark.parametrize(
-    "version", ["tflite", "tflite-int8", pytest.param("onnx", marks=pytest.mark.onnx)]
+    "version",
+    [
+        "tflite",
+        "tflite-int8",
+        pytest.param("onnx", marks=pytest.mark.onnx),
+    ],
 )
 def test_each_answer_uses_its_own_bytes(service, version):
     alone = [
@@ -188,7 +197,12 @@ def test_an_answer_without_outputs_is_complete():
                 if kind.name not in ("BF16", "BYTES")
             ]
         ),
-        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+        hnp.array_shapes(
+            min_dims=0,
+            max_dims=3,
+            min_side=0,
+            max_side=3,
+        ),
     ),
     st.booleans(),
     st.booleans(),

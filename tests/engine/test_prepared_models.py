@@ -88,7 +88,11 @@ def describe(
 
 def body_of(values: Any, name: str = "x") -> tuple[memoryview, int]:
     array = np.asarray(values, "<f4")
-    tensor = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
+    tensor = {
+        "name": name,
+        "datatype": "FP32",
+        "shape": list(array.shape),
+    }
     tensor["parameters"] = {"binary_data_size": array.nbytes}
     head = json.dumps(
         {"parameters": {"binary_data_output": True}, "inputs": [tensor]}
@@ -256,7 +260,12 @@ ARRAYS = st.one_of(
                 if kind.name not in ("BF16", "BYTES")
             ]
         ),
-        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+        hnp.array_shapes(
+            min_dims=0,
+            max_dims=3,
+            min_side=0,
+            max_side=3,
+        ),
     ),
     st.lists(st.binary(max_size=3), max_size=3).map(
         lambda texts: np.array([*texts, None], object)[:-1]

@@ -171,7 +171,11 @@ class Office:
 def test_a_thread_continues_with_the_next_request():
     office = Office()
     end = office.hold()
-    assert [office.send(), office.send(), office.send(keeps=False)] == [
+    assert [
+        office.send(),
+        office.send(),
+        office.send(keeps=False),
+    ] == [
         1,
         2,
         3,
@@ -187,7 +191,11 @@ def test_a_thread_continues_with_the_next_request():
     assert office.ended == {1: 1, 2: 2}
     assert len(office.jobs) == 1  # which needs its own thread
     office.finish()
-    assert office.ended == {1: 1, 2: 2, 3: 3}
+    assert office.ended == {
+        1: 1,
+        2: 2,
+        3: 3,
+    }
 
 
 def test_another_thread_starts_the_next_run_after_a_batch():
@@ -197,7 +205,11 @@ def test_another_thread_starts_the_next_run_after_a_batch():
         office.send(key="k")
     end()
     assert office.jobs.pop()() is None
-    assert office.ended == {1: 1, 2: 2, 3: 3}
+    assert office.ended == {
+        1: 1,
+        2: 2,
+        3: 3,
+    }
     assert len(office.jobs) == 1
     office.finish()
     assert office.ended == {number: number for number in range(1, 6)}

@@ -27,7 +27,11 @@ MODELS = {
     "camera": "digits",
     "settings": "diabetes",
 }
-RUN_S = {"petals": 0.004, "digits": 0.02, "diabetes": 0.12}
+RUN_S = {
+    "petals": 0.004,
+    "digits": 0.02,
+    "diabetes": 0.12,
+}
 """A fast model, a medium one shared by two apps, and a slow one."""
 
 PATIENCE_S = 2.0

@@ -58,7 +58,14 @@ def table(
     """Return a table of sequences with separate sessions."""
     clock = clock or Clock()
     queue = ModelQueue([Counted()], queue_limit, clock)
-    return SequenceTable(maximum, 60.0, opener, queue_limit, clock, queue)  # type: ignore[arg-type]
+    return SequenceTable(
+        maximum,
+        60.0,
+        opener,
+        queue_limit,
+        clock,
+        queue,
+    )  # type: ignore[arg-type]
 
 
 def start(name: str, *, end: bool = False) -> SequenceStep:

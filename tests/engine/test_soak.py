@@ -32,7 +32,11 @@ LANES = [
     ("petals", "tflite"),
     ("diabetes", "tflite"),
 ]
-SHAPES = {"digits": (8, 8, 1), "petals": (3,), "diabetes": (10,)}
+SHAPES = {
+    "digits": (8, 8, 1),
+    "petals": (3,),
+    "diabetes": (10,),
+}
 
 Case = tuple[str, str, Array, Array]
 

@@ -48,7 +48,16 @@ def test_a_scripted_sequence_is_counted_exactly():
     statistics.record_success(Timing(1, 10, 100, 1000))
     statistics.record_success(Timing(2, 20, 200, 2000, rows=5))
     statistics.record_failure(7)
-    statistics.record_success(Timing(3, 30, 300, 3000, rows=5, executions=5))
+    statistics.record_success(
+        Timing(
+            3,
+            30,
+            300,
+            3000,
+            rows=5,
+            executions=5,
+        )
+    )
     statistics.record_failure(8, ErrorCode.INFERENCE_FAILED)
     statistics.record_failure(1, ErrorCode.SUPERSEDED)
     statistics.record_failure(2, ErrorCode.DEADLINE_EXCEEDED)

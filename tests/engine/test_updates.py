@@ -215,7 +215,12 @@ def step(
         "sequence_id": number,
         **{f"sequence_{name}": flag for name, flag in flags.items()},
     }
-    tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}
+    tensor = {
+        "name": "x",
+        "shape": [1, 1],
+        "datatype": "FP32",
+        "data": [value],
+    }
     body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
     status, answer = one.request("/v2/models/m/infer", body, owner)
     assert status == 200, answer

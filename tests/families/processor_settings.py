@@ -94,7 +94,12 @@ USUAL: tuple[dict[str, Any], ...] = (
 )
 """The sizes with which each other setting is tried."""
 
-PICTURES = ((64, 48), (37, 91), (1, 40), (180, 7))
+PICTURES = (
+    (64, 48),
+    (37, 91),
+    (1, 40),
+    (180, 7),
+)
 """(width, height): usual ones, an edge of one pixel, and extreme proportions."""
 
 CLOSE = 0.02
@@ -177,7 +182,14 @@ def picture_file(width: int, height: int) -> bytes:
     random = np.random.default_rng(width * height)
     x = np.linspace(0, 255, width)[None, :, None]
     y = np.linspace(0, 255, height)[:, None, None]
-    colours = np.concatenate([x + 0 * y, y + 0 * x, (x + y) / 2], axis=2)
+    colours = np.concatenate(
+        [
+            x + 0 * y,
+            y + 0 * x,
+            (x + y) / 2,
+        ],
+        axis=2,
+    )
     noisy = colours + random.normal(0, 25, colours.shape)
     file = io.BytesIO()
     PIL.Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "PNG")

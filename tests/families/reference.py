@@ -16,7 +16,13 @@ import numpy as np
 
 from conftest import Server
 
-SIZES = ((64, 48), (200, 50), (37, 91), (256, 256), (120, 300))
+SIZES = (
+    (64, 48),
+    (200, 50),
+    (37, 91),
+    (256, 256),
+    (120, 300),
+)
 """(width, height) of each family's test pictures."""
 
 LABELS = ("apple", "pear", "plum", "quince", "fig")
@@ -51,7 +57,14 @@ def pictures() -> list[bytes]:
     for width, height in SIZES:
         x = np.linspace(0, 255, width)[None, :, None]
         y = np.linspace(0, 255, height)[:, None, None]
-        colours = np.concatenate([x + 0 * y, y + 0 * x, (x + y) / 2], axis=2)
+        colours = np.concatenate(
+            [
+                x + 0 * y,
+                y + 0 * x,
+                (x + y) / 2,
+            ],
+            axis=2,
+        )
         noisy = colours + random.normal(0, 25, colours.shape)
         file = io.BytesIO()
         PIL.Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "PNG")

@@ -53,7 +53,11 @@ TINY = {
         "classifier_proj_size": 16,
     },
 }
-LAYER_NORM = {**TINY, "feat_extract_norm": "layer", "do_stable_layer_norm": True}
+LAYER_NORM = {
+    **TINY,
+    "feat_extract_norm": "layer",
+    "do_stable_layer_norm": True,
+}
 
 MODELS: dict[str, SoundModel] = {
     "Wav2Vec2": SoundModel("Wav2Vec2", options=TINY),

@@ -243,7 +243,11 @@ def named_columns() -> tuple[bytes, Any, list[list[Any]]]:
     )
     number = FloatTensorType([None, 1])
     text = StringTensorType([None, 1])
-    types = [("age", number), ("city", text), ("pay", number)]
+    types = [
+        ("age", number),
+        ("city", text),
+        ("pay", number),
+    ]
     options = {id(model): {"zipmap": False}}
     content = to_onnx(
         model, initial_types=types, options=options, target_opset=OPSETS

@@ -27,7 +27,11 @@ pytestmark = [
 ]
 
 ULTRALYTICS = "Ultralytics"
-SIZES = ((96, 64), (64, 96), (96, 96))
+SIZES = (
+    (96, 64),
+    (64, 96),
+    (96, 96),
+)
 """(width, height) of pictures that a letterbox of 96x96 pixels doesn't resize.
 
 Ultralytics resizes with OpenCV, whose pixels differ a little, and a small difference
@@ -121,7 +125,16 @@ def blocks() -> list[Any]:
     random = np.random.default_rng(11)
     images = []
     for width, height in SIZES:
-        small = random.integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
+        small = random.integers(
+            0,
+            256,
+            (
+                height // 12,
+                width // 12,
+                3,
+            ),
+            dtype=np.uint8,
+        )
         images.append(
             PIL.Image.fromarray(small).resize(
                 (width, height), PIL.Image.Resampling.NEAREST
@@ -207,7 +220,17 @@ def compare(
     compared = 0
     for entry in answer:
         places = [
-            at for at in left if is_same(model, result, at, numbers, own, entry, size)
+            at
+            for at in left
+            if is_same(
+                model,
+                result,
+                at,
+                numbers,
+                own,
+                entry,
+                size,
+            )
         ]
         if not places and (model.task == "segment" or entry["score"] < least):
             continue  # Ultralytics omits objects with an empty mask
@@ -251,7 +274,14 @@ def has_same_points(
     """Compare the points of a person and their scores."""
     own = result.keypoints.data[at].numpy()
     points = np.array(
-        [[point["x"], point["y"], point["score"]] for point in entry["keypoints"]]
+        [
+            [
+                point["x"],
+                point["y"],
+                point["score"],
+            ]
+            for point in entry["keypoints"]
+        ]
     )
     # Ultralytics clips points at the picture's edges.
     inside = np.clip(points[:, :2], 0, np.array(size))
@@ -278,7 +308,12 @@ def is_same(
         return has_same_corners(result, at, entry)
     corners = result.boxes.xyxy[at].tolist()
     box = entry["box"]
-    ends = [box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]]
+    ends = [
+        box["x"],
+        box["y"],
+        box["x"] + box["width"],
+        box["y"] + box["height"],
+    ]
     if not np.allclose(corners, ends, atol=0.75):
         return False
     if model.task == "pose":

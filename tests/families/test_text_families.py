@@ -158,7 +158,12 @@ def pipeline_answers(
             start = encoded.word_to_chars(number, first_word, 1).start
             end = encoded.word_to_chars(number, last_word, 1).end
             text = context[start:end]
-            entry = {"answer": text, "start": start, "end": end, "score": 0.0}
+            entry = {
+                "answer": text,
+                "start": start,
+                "end": end,
+                "score": 0.0,
+            }
             entry = merged.setdefault(text.lower(), entry)
             entry["score"] += float(table[first, last])
     ranked = sorted(merged.values(), key=lambda entry: -entry["score"])

@@ -160,7 +160,14 @@ _MOBILEVIT = {
     },
     **{"num_attention_heads": 4, "aspp_out_channels": 16},
 }
-_classifier("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
+_classifier(
+    "MobileViT",
+    _MOBILEVIT,
+    "MobileViT",
+    _MOBILE_CROP,
+    side=64,
+    fixed=True,
+)
 _MOBILEVIT_V2 = {"image_size": 64, "width_multiplier": 0.25}
 _classifier(
     "MobileViTV2",
@@ -397,10 +404,21 @@ def _segmenter(
 _UPER_BACKBONE = {**_BACKBONE, "out_features": ["stage1", "stage2", "stage3", "stage4"]}
 _SEGMENTED = {"size": {"height": 64, "width": 64}}
 _segmenter("Segformer", _SEGFORMER, "Segformer", _SEGMENTED, side=64)
-_segmenter("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
+_segmenter(
+    "MobileViT",
+    _MOBILEVIT,
+    "MobileViT",
+    _MOBILE_CROP,
+    side=64,
+    fixed=True,
+)
 _segmenter(
     "MobileNetV2",
-    {**_MOBILE, "tf_padding": False, "output_stride": 8},
+    {
+        **_MOBILE,
+        "tf_padding": False,
+        "output_stride": 8,
+    },
     "MobileNetV2",
     _MOBILE_CROP,
     side=64,
@@ -413,7 +431,11 @@ _DENSE = {
 }
 _segmenter(
     "Beit",
-    {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]},
+    {
+        **_DENSE,
+        "auxiliary_channels": 8,
+        "pool_scales": [1, 2],
+    },
     "Beit",
     _SEGMENTED,
     side=64,
@@ -421,7 +443,11 @@ _segmenter(
 )
 _segmenter(
     "Data2VecVision",
-    {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]},
+    {
+        **_DENSE,
+        "auxiliary_channels": 8,
+        "pool_scales": [1, 2],
+    },
     "Beit",
     _SEGMENTED,
     side=64,
@@ -566,12 +592,21 @@ def write_model(
     model.config.save_pretrained(folder)
     processor.save_pretrained(folder)
     inputs = {"pixel_values": torch.rand(1, 3, spec.side, spec.side)}
-    free = {0: "batch_size", 1: "num_channels", 2: "height", 3: "width"}
+    free = {
+        0: "batch_size",
+        1: "num_channels",
+        2: "height",
+        3: "width",
+    }
     dynamic: dict[str, dict[int, str]] = {} if spec.fixed else {"pixel_values": free}
     if spec.mask:
         inputs["pixel_mask"] = torch.ones(1, spec.side, spec.side, dtype=torch.int64)
         if not spec.fixed:
-            dynamic["pixel_mask"] = {0: "batch_size", 1: "height", 2: "width"}
+            dynamic["pixel_mask"] = {
+                0: "batch_size",
+                1: "height",
+                2: "width",
+            }
     export_to_onnx(
         model, folder / "model.onnx", inputs, outputs, dynamic, dynamo=spec.dynamo
     )
@@ -692,7 +727,13 @@ def assert_same_boxes(
             box["x"] + box["width"],
             box["y"] + box["height"],
         )
-        answered.append((entry["label"], entry["score"], *corners))
+        answered.append(
+            (
+                entry["label"],
+                entry["score"],
+                *corners,
+            )
+        )
     for label, score, *corners in theirs:
         left, right = np.clip([corners[0], corners[2]], 0, size[0])
         top, bottom = np.clip([corners[1], corners[3]], 0, size[1])
@@ -754,7 +795,12 @@ def test_maskformer_answers_as_its_processor(
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
         processor.save_pretrained(folder)
-        free = {0: "batch_size", 1: "num_channels", 2: "height", 3: "width"}
+        free = {
+            0: "batch_size",
+            1: "num_channels",
+            2: "height",
+            3: "width",
+        }
         axes = {"pixel_values": free, outputs[1]: {2: "rows", 3: "columns"}}
         inputs = {"pixel_values": torch.rand(1, 3, 64, 96)}
         export_to_onnx(model, folder / "model.onnx", inputs, outputs, axes)

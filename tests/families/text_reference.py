@@ -283,7 +283,11 @@ class Served:
 
         self._service = Service(
             load_config(
-                {"models_dir": models, "state_dir": state, "request_timeout": 600},
+                {
+                    "models_dir": models,
+                    "state_dir": state,
+                    "request_timeout": 600,
+                },
                 environ={},
             )
         )

@@ -61,7 +61,11 @@ class SentenceModel:
     complete: bool = False
 
 
-PROMPTS = {"query": "who was it: ", "document": "a song: ", "task": "the film "}
+PROMPTS = {
+    "query": "who was it: ",
+    "document": "a song: ",
+    "task": "the film ",
+}
 EMBEDDERS: dict[str, SentenceModel] = {
     **{
         f"pooling {mode}": SentenceModel(pooling={"pooling_mode": mode})

@@ -806,7 +806,11 @@ def test_the_next_command_resumes_a_hub_download(
             ranges.append(headers["Range"])
     assert ranges == ["bytes=1000-", "bytes=1000-"]
     hub.requests.clear()
-    hub.cuts += [1 << 20, 1 << 20, 0]
+    hub.cuts += [
+        1 << 20,
+        1 << 20,
+        0,
+    ]
     assert add("hf:org/numbers", "--name", "two")[0] == 1, "the file after the model"
     assert add("hf:org/numbers", "--name", "two")[0] == 0
     assert sum("/blob/" in path for _, path, _ in hub.requests) == 1, (

@@ -25,7 +25,14 @@ pytestmark = [
 SIDE = 32
 LABELS = ("Class 1", "Class 2", "Class 3")
 NUMBERED = "".join(f"{number} {label}\n" for number, label in enumerate(LABELS))
-WEIGHTS = np.array([[3.0, -1, 0], [-2, 4, 0], [0, -3, 2]], np.float32)
+WEIGHTS = np.array(
+    [
+        [3.0, -1, 0],
+        [-2, 4, 0],
+        [0, -3, 2],
+    ],
+    np.float32,
+)
 COLOUR = (250, 40, 90)
 WIDE = (96, 48)
 """The (width, height) of a picture with differently coloured sides.
@@ -75,7 +82,12 @@ def tensorflow_js(folder: Path) -> Files:
         "dtype": "float32",
         "data_format": "channels_last",
     }
-    dense = {"name": "dense", "units": 3, "activation": "softmax", "use_bias": False}
+    dense = {
+        "name": "dense",
+        "units": 3,
+        "activation": "softmax",
+        "use_bias": False,
+    }
     layers = [
         {"class_name": "GlobalAveragePooling2D", "config": pool},
         {"class_name": "Dense", "config": dense},

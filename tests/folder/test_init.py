@@ -120,7 +120,13 @@ def test_assumptions_are_printed_but_not_written(run: Run, folder: Path) -> None
     assert "Assumed" not in out
 
 
-@pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])
+@pytest.mark.parametrize(
+    ("count", "is_taken"),
+    [
+        (10, True),
+        (2, False),
+    ],
+)
 def test_matching_labels_beside_a_bare_file_are_copied(
     run: Run, folder: Path, count: int, is_taken: bool
 ) -> None:
@@ -354,7 +360,17 @@ def test_answer_questions_on_a_terminal(
 
 
 @pytest.mark.parametrize(
-    "wrong", ["--1,3", "1,-", "1,,3", "wide", "1" * 5000, "0,3", "-2,3", "9999999,3"]
+    "wrong",
+    [
+        "--1,3",
+        "1,-",
+        "1,,3",
+        "wide",
+        "1" * 5000,
+        "0,3",
+        "-2,3",
+        "9999999,3",
+    ],
 )
 def test_a_wrong_shape_repeats_the_question(
     capsys: pytest.CaptureFixture[str], wrong: str

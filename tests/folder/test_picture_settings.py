@@ -118,7 +118,11 @@ def test_the_selected_choice_is_written(
 
     assert code == 0, err
     manifest = tomllib.loads((home / "model.toml").read_text())
-    assert manifest["image"] == {"mean": 127.5, "std": 127.5, "color": "bgr"}
+    assert manifest["image"] == {
+        "mean": 127.5,
+        "std": 127.5,
+        "color": "bgr",
+    }
 
 
 @pytest.mark.parametrize("answer", ["", "0", "9", "x"])

@@ -80,7 +80,14 @@ def test_commands_use_the_served_folder(
     assert comparison["folder"] == str(folder / "mine")
     version = min(comparison["versions"])
     options = ("--quantize", "fp16", "--version", version, "--name", "half")
-    conversion = run_json(command, "convert", "mine", "--to", "tflite", *options)
+    conversion = run_json(
+        command,
+        "convert",
+        "mine",
+        "--to",
+        "tflite",
+        *options,
+    )
     path = Path(conversion["versions"][0]["path"])
     assert path.parent == folder / "mine"
     assert "half" in run_json(command, "inspect", "mine", "--local")["versions"]
@@ -88,7 +95,15 @@ def test_commands_use_the_served_folder(
     code, _, error = command("bench", "digits")
     assert code == 1
     assert f"there is no model 'digits' in {folder}; there is 'mine'" in error
-    assert run_json(command, "bench", "digits", "--models-dir", MODELS, "--rounds", "1")
+    assert run_json(
+        command,
+        "bench",
+        "digits",
+        "--models-dir",
+        MODELS,
+        "--rounds",
+        "1",
+    )
 
 
 def test_an_option_overrides_the_other_folders(

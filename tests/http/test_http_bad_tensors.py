@@ -20,7 +20,12 @@ def _still_answers(server):
 
 def tensor(**changes: Any) -> dict[str, Any]:
     """Return a valid input with some members changed; None removes a member."""
-    good = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": FLOWER}
+    good = {
+        "name": "features",
+        "datatype": "FP32",
+        "shape": [1, 3],
+        "data": FLOWER,
+    }
     return {
         key: value for key, value in {**good, **changes}.items() if value is not None
     }
@@ -154,7 +159,13 @@ def binary(
     """Return a request with binary input after the JSON."""
     parameters = {"binary_data_size": changes.pop("size", len(raw))}
     header = request(
-        tensor(**{"data": None, "parameters": parameters, **changes})
+        tensor(
+            **{
+                "data": None,
+                "parameters": parameters,
+                **changes,
+            }
+        )
     ).encode()
     length = json_length
     if json_length is None:

@@ -174,7 +174,14 @@ def test_large_bodies_in_both_directions(port, length):
 
 @pytest.mark.parametrize(
     "query",
-    ["10", "0,10", f"{MAX_JOINED}", f"{MAX_JOINED + 1}", "1,200000,1", "300000"],
+    [
+        "10",
+        "0,10",
+        f"{MAX_JOINED}",
+        f"{MAX_JOINED + 1}",
+        "1,200000,1",
+        "300000",
+    ],
 )
 def test_answers_in_parts_arrive_whole(port, query):
     body = noise(300_000)

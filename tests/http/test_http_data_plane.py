@@ -75,7 +75,13 @@ BODIES = st.sampled_from(
     [b"", JSON, RAW, gzip.compress(JSON), b"{", JSON + RAW]
 ) | st.binary(max_size=40)
 AUTHORIZATIONS = st.sampled_from(
-    [f"Bearer {TOKEN}", f"Bearer {TOKEN}", f"Bearer {TOKEN}", "Bearer x", None]
+    [
+        f"Bearer {TOKEN}",
+        f"Bearer {TOKEN}",
+        f"Bearer {TOKEN}",
+        "Bearer x",
+        None,
+    ]
 )
 
 

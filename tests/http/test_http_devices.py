@@ -57,7 +57,12 @@ def added(server: Server, *values: float) -> list[float]:
     inputs = []
     for name, data in tensors:
         inputs.append(
-            {"name": name, "datatype": "FP32", "shape": [len(data)], "data": data}
+            {
+                "name": name,
+                "datatype": "FP32",
+                "shape": [len(data)],
+                "data": data,
+            }
         )
     answer = server.call(
         "POST", f"/v2/models/{NAME}/infer", data=json.dumps({"inputs": inputs})

@@ -347,7 +347,11 @@ def test_a_missing_body_is_not_requested_with_100_continue(wire):
 
 
 @pytest.mark.parametrize(
-    "header", ["X-Long: " + "a" * 32_768, "\r\n".join(f"X-{n}: 1" for n in range(5000))]
+    "header",
+    [
+        "X-Long: " + "a" * 32_768,
+        "\r\n".join(f"X-{n}: 1" for n in range(5000)),
+    ],
 )
 def test_too_large_headers_are_rejected(wire, refused, header):
     refused(wire.one(wire.write("GET", "/v2", header)), 431, "HEADERS_TOO_LARGE")
@@ -387,7 +391,11 @@ def test_a_wrong_method_gets_the_allowed_ones(
 
 
 def test_head_answers_like_get_without_the_body(server, wire):
-    for path, status in (("/v2", 200), ("/v2/health/live", 200), ("/nothing", 404)):
+    for path, status in (
+        ("/v2", 200),
+        ("/v2/health/live", 200),
+        ("/nothing", 404),
+    ):
         full = wire.one(wire.write("GET", path, CLOSE))
         head = wire.exchange(wire.write("HEAD", path, CLOSE), head=True)
         assert [(one.status, one.body) for one in head] == [(status, b"")]
@@ -437,7 +445,18 @@ NUMBERS = b"[5.1,3.5,1.4]"
 
 
 @pytest.mark.parametrize(
-    "length", ["-1", "abc", "+13", "1 3", "13, 13", "0x0d", "13.0", "", "9" * 5000]
+    "length",
+    [
+        "-1",
+        "abc",
+        "+13",
+        "1 3",
+        "13, 13",
+        "0x0d",
+        "13.0",
+        "",
+        "9" * 5000,
+    ],
 )
 def test_an_invalid_content_length_is_rejected(wire, refused, length):
     request = wire.write(
@@ -446,7 +465,13 @@ def test_an_invalid_content_length_is_rejected(wire, refused, length):
     refused(wire.one(request + NUMBERS), 400, "INVALID_REQUEST")
 
 
-@pytest.mark.parametrize("length", [67_108_865, 10**20])
+@pytest.mark.parametrize(
+    "length",
+    [
+        67_108_865,
+        10**20,
+    ],
+)
 def test_a_length_over_the_limit_is_rejected_before_the_body_arrives(
     wire, refused, length
 ):
@@ -483,7 +508,14 @@ def test_a_chunked_body_is_joined(wire):
     assert json.loads(answer.body)["predictions"][0]["value"] == pytest.approx(0.22656)
 
 
-@pytest.mark.parametrize("size", [b"1" * 17, b"0" * 20, b"f" * 16])
+@pytest.mark.parametrize(
+    "size",
+    [
+        b"1" * 17,
+        b"0" * 20,
+        b"f" * 16,
+    ],
+)
 def test_chunk_sizes_of_more_than_64_bits_are_rejected(wire, size):
     """The client neither ends its body nor closes.
 
@@ -522,7 +554,13 @@ def test_an_invalid_chunk_is_rejected_at_once(wire, body):
 
 
 @pytest.mark.parametrize(
-    "start", [b"", b"5;", b"0\r\nA: ", b"0\r\n" + b"A: b\r\n" * 3000]
+    "start",
+    [
+        b"",
+        b"5;",
+        b"0\r\nA: ",
+        b"0\r\n" + b"A: b\r\n" * 3000,
+    ],
 )
 def test_lines_between_chunks_are_bounded(wire, start):
     with wire.connect() as connection, connection.makefile("rb") as stream:
@@ -565,7 +603,13 @@ def test_expect_100_continue_is_answered(wire):
         assert stream.read().split(b"\r\n", 2)[1] == b"HTTP/1.1 200 OK"
 
 
-@pytest.mark.parametrize(("length", "status"), [("67108865", b"413"), ("abc", b"400")])
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        ("67108865", b"413"),
+        ("abc", b"400"),
+    ],
+)
 def test_a_rejected_request_gets_no_100_continue(wire, length, status):
     request = wire.write(
         "POST",

@@ -14,7 +14,14 @@ import pytest
 from conftest import MODELS, ROOT
 
 LENGTH = "Inference-Header-Content-Length"
-FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3], [7.1, 3.0, 5.9]], np.float32)
+FLOWERS = np.array(
+    [
+        [5.1, 3.5, 1.4],
+        [6.2, 2.9, 4.3],
+        [7.1, 3.0, 5.9],
+    ],
+    np.float32,
+)
 
 
 def json_input(
@@ -69,7 +76,13 @@ def decode(answer) -> dict[str, np.ndarray]:
     assert answer.headers["Content-Type"] == expected
     raw = answer.content[length:]
     found = {}
-    types = {"FP32": "<f4", "FP16": "<f2", "INT8": "i1", "INT64": "<i8", "BOOL": "?"}
+    types = {
+        "FP32": "<f4",
+        "FP16": "<f2",
+        "INT8": "i1",
+        "INT64": "<i8",
+        "BOOL": "?",
+    }
     for output in json.loads(answer.content[:length])["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
@@ -174,7 +187,11 @@ def test_the_length_header_decides_instead_of_the_content_type(
 
 @pytest.mark.parametrize(
     ("parameters", "binary"),
-    [({"binary_data": True}, True), ({"binary_data": False}, False), ({}, False)],
+    [
+        ({"binary_data": True}, True),
+        ({"binary_data": False}, False),
+        ({}, False),
+    ],
 )
 def test_a_requested_output_selects_its_own_form(server, widths, parameters, binary):
     answer = infer(
@@ -307,9 +324,22 @@ def test_half_floats_are_returned_only_as_binary(kit_server, refused):
     assert decode(answer)["PartitionedCall:0"].dtype == np.float16
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None])
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        None,
+    ],
+)
 def test_non_finite_numbers_pass_in_both_directions(kit_server, value):
-    item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [value, 1.5]}
+    item = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, 2],
+        "data": [value, 1.5],
+    }
     answer = infer(
         kit_server, "two_signatures", item, parameters={"signature_name": "double"}
     )
@@ -324,7 +354,12 @@ def test_non_finite_numbers_pass_in_both_directions(kit_server, value):
 
 def test_the_id_is_echoed_first(server):
     item = json_input("features", "FP32", FLOWERS)
-    for given, echoed in (("42", "42"), ("ä\n", "ä\n"), ("", None), (None, None)):
+    for given, echoed in (
+        ("42", "42"),
+        ("ä\n", "ä\n"),
+        ("", None),
+        (None, None),
+    ):
         document = infer(server, "petals", item, id=given).json()
         assert document.get("id") == echoed
         assert echoed is None or next(iter(document)) == "id"
@@ -356,7 +391,11 @@ def test_only_requested_outputs_are_returned_under_the_requested_names(kit_serve
         json_input("x", "FP32", np.array([1, 0, 1, 0], np.float32)),
         {"name": "flag", "datatype": "BOOL", "shape": [], "data": [False]},
     ]
-    asked = [{"name": "where"}, {"name": "total"}, {"name": "PartitionedCall:1"}]
+    asked = [
+        {"name": "where"},
+        {"name": "total"},
+        {"name": "PartitionedCall:1"},
+    ]
     answer = infer(kit_server, "several_outputs", *inputs, outputs=asked)
     assert [output["name"] for output in answer.json()["outputs"]] == [
         "where",
@@ -378,7 +417,12 @@ def test_an_unknown_output_is_named(server, refused):
 
 @pytest.mark.parametrize(
     "members",
-    [{"outputs": []}, {"outputs": None}, {"parameters": None}, {"unknown": {}}],
+    [
+        {"outputs": []},
+        {"outputs": None},
+        {"parameters": None},
+        {"unknown": {}},
+    ],
 )
 def test_unknown_members_are_ignored(server, widths, members):
     answer = infer(server, "petals", json_input("features", "FP32", FLOWERS), **members)
@@ -465,7 +509,14 @@ def classify(
 def test_classification_returns_the_best_classes_of_every_row(server, digits, binary):
     item = json_input("image", "FP32", digits[:3])
     scores = decode(infer(server, "digits", item))["scores"]
-    classes = classify(server, "digits", item, "scores", 2, binary_data=binary)
+    classes = classify(
+        server,
+        "digits",
+        item,
+        "scores",
+        2,
+        binary_data=binary,
+    )
     assert classes.shape == (3, 2)
     for row, texts in zip(scores, classes.tolist(), strict=True):
         best = np.argsort(-row, kind="stable")[:2]
@@ -565,7 +616,14 @@ def test_a_quantised_model_converts_real_numbers(kit_server):
     answer = infer(kit_server, "int8_io", json_input("x", "FP32", x))
     assert answer.json()["outputs"][0]["datatype"] == "FP32"
     (found,) = decode(answer).values()
-    exact = x @ np.array([[1.0, -1.0], [2.0, 0.5], [-0.5, 0.25]], np.float32)
+    exact = x @ np.array(
+        [
+            [1.0, -1.0],
+            [2.0, 0.5],
+            [-0.5, 0.25],
+        ],
+        np.float32,
+    )
     np.testing.assert_allclose(found, exact, atol=0.05)
 
 
@@ -631,7 +689,11 @@ CODINGS = [
 ]
 """Values of Accept-Encoding, and the coding of the answer."""
 
-DECODERS = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
+DECODERS = {
+    None: bytes,
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+}
 
 
 @pytest.mark.parametrize(("accepted", "coding"), CODINGS)
@@ -695,7 +757,12 @@ def test_a_compressed_request_is_inflated(server, widths, coding):
 
 def test_a_gzip_file_of_several_members_is_one_body(server, widths):
     body = json.dumps({"inputs": [json_input("features", "FP32", FLOWERS)]}).encode()
-    parts = [body[:10], b"", body[10:50], body[50:]]
+    parts = [
+        body[:10],
+        b"",
+        body[10:50],
+        body[50:],
+    ]
     answer = server.call(
         "POST",
         "/v2/models/petals/infer",

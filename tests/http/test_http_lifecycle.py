@@ -309,17 +309,39 @@ def test_a_readable_token_file_is_rejected(tmp_path, mode):
     token.write_text("a" * 43)
     token.chmod(mode)
     assert f"chmod 600 {token}" in sentence(
-        serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path)
+        serve(
+            "--http-port",
+            0,
+            "--token-file",
+            token,
+            "--state-dir",
+            tmp_path,
+        )
     )
 
 
-@pytest.mark.parametrize("content", ["", "short", "with spaces in it " * 5, "a" * 2000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "short",
+        "with spaces in it " * 5,
+        "a" * 2000,
+    ],
+)
 def test_a_token_file_without_a_token_is_rejected(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
     token.chmod(0o600)
     assert "contains no token" in sentence(
-        serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path)
+        serve(
+            "--http-port",
+            0,
+            "--token-file",
+            token,
+            "--state-dir",
+            tmp_path,
+        )
     )
 
 
@@ -715,7 +737,10 @@ class BusyServer:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/v2/models/petals/infer", SHORT), ("/predictions/petals", NUMBERS)],
+    [
+        ("/v2/models/petals/infer", SHORT),
+        ("/predictions/petals", NUMBERS),
+    ],
 )
 def test_a_full_queue_rejects_at_once(
     new_server, models_copy, pool, refused, path, body
@@ -770,7 +795,13 @@ def test_concurrent_requests_get_their_own_answers(server, pool):
         for future in [pool.submit(ask, number) for number in range(16)]
     ]
     rows = [
-        [float(number), float(turn), 1.0] for number in range(16) for turn in range(10)
+        [
+            float(number),
+            float(turn),
+            1.0,
+        ]
+        for number in range(16)
+        for turn in range(10)
     ]
     alone = []
     for row in post(server, "/predictions/petals", json.dumps(rows)).json()[

@@ -72,7 +72,11 @@ def test_chunked_bodies_have_the_same_limit(limited, wire_to, refused):
 
 
 @pytest.mark.parametrize(
-    ("coding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+    ("coding", "encode"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+    ],
 )
 def test_inflated_bodies_have_the_same_limit(limited, refused, coding, encode):
     headers = {"Content-Encoding": coding}
@@ -109,7 +113,11 @@ def test_gzip_bodies_have_few_members(server, refused):
             ).status_code
             == 200
         ), members
-    for body in (empty * 64 + PACKED, PACKED + empty * 64, empty * 200_000):
+    for body in (
+        empty * 64 + PACKED,
+        PACKED + empty * 64,
+        empty * 200_000,
+    ):
         answer = server.call("POST", "/predictions/petals", data=body, headers=headers)
         assert "more than 64 members" in refused(answer, 400, "INVALID_REQUEST")
 

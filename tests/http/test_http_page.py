@@ -263,7 +263,11 @@ def test_other_requests_read_no_page_files() -> None:
         ("GET", "/v2/models"),
         ("POST", "/"),
     ):
-        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_ACCEPT": "*/*"}
+        environ = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "HTTP_ACCEPT": "*/*",
+        }
         assert page(environ, None) == [path.encode()]  # type: ignore[arg-type,comparison-overlap]
 
 

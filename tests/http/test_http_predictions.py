@@ -47,7 +47,19 @@ def png(width: int, height: int) -> bytes:
             + struct.pack(">I", zlib.crc32(kind + data))
         )
 
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    header = chunk(
+        b"IHDR",
+        struct.pack(
+            ">IIBBBBB",
+            width,
+            height,
+            8,
+            0,
+            0,
+            0,
+            0,
+        ),
+    )
     return (
         b"\x89PNG\r\n\x1a\n"
         + header
@@ -115,8 +127,17 @@ def test_numbers_can_be_json_or_npy(server):
 
 
 def test_features_can_be_named(server):
-    named = {"petal_length": 1.4, "sepal_length": 5.1, "sepal_width": 3.5}
-    for body in ([5.1, 3.5, 1.4], [[5.1, 3.5, 1.4]], named, [named]):
+    named = {
+        "petal_length": 1.4,
+        "sepal_length": 5.1,
+        "sepal_width": 3.5,
+    }
+    for body in (
+        [5.1, 3.5, 1.4],
+        [[5.1, 3.5, 1.4]],
+        named,
+        [named],
+    ):
         (entry,) = ask(server, "petals", json.dumps(body).encode()).json()[
             "predictions"
         ]
@@ -329,7 +350,12 @@ def test_a_public_quantised_model_accepts_real_numbers(asset_server):
         metadata = asset_server.call("GET", f"/v2/models/{model}").json()
         name = metadata["inputs"][0]["name"]
         for x in (0.5, 1.5, 3.0):
-            item = {"name": name, "datatype": "FP32", "shape": [1, 1], "data": [x]}
+            item = {
+                "name": name,
+                "datatype": "FP32",
+                "shape": [1, 1],
+                "data": [x],
+            }
             answer = asset_server.call(
                 "POST", f"/v2/models/{model}/infer", json={"inputs": [item]}
             ).json()

@@ -271,7 +271,11 @@ def assert_statistics_of_petals(petals: dict[str, Any]) -> None:
     batches = {}
     for batch in petals["batch_stats"]:
         batches[batch["batch_size"]] = batch["compute_infer"]["count"]
-    assert batches == {1: 4, 2: 1, 3: 1}
+    assert batches == {
+        1: 4,
+        2: 1,
+        3: 1,
+    }
 
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

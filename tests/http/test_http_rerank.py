@@ -63,7 +63,11 @@ def test_documents_are_ordered_by_score(rerankers: Server, path: str) -> None:
     assert status == 200
     assert [result["index"] for result in answer["results"]] == [1, 2, 0]
     # Types are 1 for a document's words and the last [SEP].
-    expected = [sigmoid(2), sigmoid(1), sigmoid(0)]
+    expected = [
+        sigmoid(2),
+        sigmoid(1),
+        sigmoid(0),
+    ]
     assert [result["relevance_score"] for result in answer["results"]] == pytest.approx(
         expected
     )
@@ -101,7 +105,11 @@ def test_limit_results_and_omit_documents(rerankers: Server) -> None:
 
 
 def test_two_labels_give_the_probability_of_the_second(rerankers: Server) -> None:
-    request = {"model": "rerank2", "query": "good", "documents": ["good bad"]}
+    request = {
+        "model": "rerank2",
+        "query": "good",
+        "documents": ["good bad"],
+    }
     _, answer = ask(rerankers, "/v1/rerank", request)
     assert answer["results"][0]["relevance_score"] == pytest.approx(sigmoid(1))
 
@@ -230,7 +238,13 @@ def test_a_request_is_attributed_to_the_clients_token(tmp_path: Path) -> None:
             quarantine=False,
         )
     )
-    body = json.dumps({"model": "m", "query": "good", "documents": ["bad"]}).encode()
+    body = json.dumps(
+        {
+            "model": "m",
+            "query": "good",
+            "documents": ["bad"],
+        }
+    ).encode()
     try:
         request = ApiRequest({}, {"stream": "camera"}, memoryview(body), owner="app")
         assert rerank(service, request).options.owner == "app"

@@ -32,7 +32,11 @@ def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    "body", [f"Content-Length: {LARGE}", "Transfer-Encoding: chunked"]
+    "body",
+    [
+        f"Content-Length: {LARGE}",
+        "Transfer-Encoding: chunked",
+    ],
 )
 @pytest.mark.parametrize(
     ("lines", "status", "code"),

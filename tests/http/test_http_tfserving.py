@@ -114,7 +114,11 @@ def test_row_format(server, widths, body):
 
 
 @pytest.mark.parametrize(
-    "body", [{"inputs": FLOWERS}, {"inputs": {"features": FLOWERS, "more": 1}}]
+    "body",
+    [
+        {"inputs": FLOWERS},
+        {"inputs": {"features": FLOWERS, "more": 1}},
+    ],
 )
 def test_column_format(server, widths, body):
     assert predict(server, "petals", body).json() == {"outputs": column(widths)}
@@ -282,7 +286,14 @@ def test_invalid_requests_are_rejected(server, refused, body, code):
 
 
 @pytest.mark.parametrize(
-    "values", [[1], [{"b64": "!"}], [{"b64": 1}], ["\ud800"], [None]]
+    "values",
+    [
+        [1],
+        [{"b64": "!"}],
+        [{"b64": 1}],
+        ["\ud800"],
+        [None],
+    ],
 )
 def test_invalid_texts_are_rejected(kit_server, refused, values):
     refused(predict(kit_server, "strings", {"inputs": values}), 400, "INVALID_TENSOR")

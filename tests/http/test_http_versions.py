@@ -97,7 +97,13 @@ def test_a_good_version_replaces_the_previous_in_the_background(
 
 
 @pytest.mark.parametrize(
-    "content", [BROKEN, TWO[:60], b""], ids=["broken", "half", "empty"]
+    "content",
+    [
+        BROKEN,
+        TWO[:60],
+        b"",
+    ],
+    ids=["broken", "half", "empty"],
 )
 def test_a_broken_version_changes_nothing(
     start: Callable[..., Versions], content: bytes

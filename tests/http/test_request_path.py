@@ -10,8 +10,16 @@ import pytest
 
 from places import ROOT
 
-MOST_MODULES = {"JSON tensors": 28, "binary tensors": 22, "picture": 36}
-MOST_CALLS = {"JSON tensors": 200, "binary tensors": 120, "picture": 250}
+MOST_MODULES = {
+    "JSON tensors": 28,
+    "binary tensors": 22,
+    "picture": 36,
+}
+MOST_CALLS = {
+    "JSON tensors": 200,
+    "binary tensors": 120,
+    "picture": 250,
+}
 """Far above the usual numbers, since a request that arrives in pieces needs more calls.
 """
 

@@ -21,7 +21,12 @@ from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import respond
 
 ROW = [5.8, 3.0, 4.3]
-TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
+TENSOR = {
+    "name": "features",
+    "datatype": "FP32",
+    "shape": [1, 3],
+    "data": ROW,
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +84,11 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_request_with_options_is_answered(service, call):
-    terms = {"timeout": 20_000_000, "priority": 1, "stream": "camera"}
+    terms = {
+        "timeout": 20_000_000,
+        "priority": 1,
+        "stream": "camera",
+    }
     assert (
         call(
             service, terms, deadline=time.monotonic() + 20, cancellation=Cancellation()
@@ -199,14 +208,26 @@ def ask(handler: Handler, service: Service, document: object) -> object:
 
 
 def test_state_inputs_are_optional_everywhere(adding):
-    for document in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
+    for document in (
+        [3],
+        {"a": [3]},
+        {"a": [3], "b": [4]},
+    ):
         found = ask(predictions.predict, adding, document)["predictions"][0]["data"]
         assert found == [3 + 4 * ("b" in document)]
-    for inputs in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
+    for inputs in (
+        [3],
+        {"a": [3]},
+        {"a": [3], "b": [4]},
+    ):
         assert ask(tfserving.v1_predict, adding, {"inputs": inputs})["outputs"] == [
             3 + 4 * ("b" in inputs)
         ]
-    for instances in ([3], [{"a": 3}], [{"a": 3, "b": 4}]):
+    for instances in (
+        [3],
+        [{"a": 3}],
+        [{"a": 3, "b": 4}],
+    ):
         assert ask(tfserving.v1_predict, adding, {"instances": instances})[
             "predictions"
         ] == [3 + 4 * ("b" in str(instances))]

@@ -60,7 +60,11 @@ def test_client_in_a_page_of_another_origin(
         arguments = [server.url, server.token, sample.decode()]
         answer = page.evaluate(USE, arguments)
         page.close()
-    assert answer == {"label": "7", "shape": [1, 1], "code": "MODEL_NOT_FOUND"}
+    assert answer == {
+        "label": "7",
+        "shape": [1, 1],
+        "code": "MODEL_NOT_FOUND",
+    }
 
 
 def test_types_are_right() -> None:

@@ -124,13 +124,22 @@ def compute(model: str, rows: Array) -> Array:
     values = rows.astype(np.float64)
     if model != "digits":
         return np.asarray(values @ given["weight"].T + given["bias"])
-    for layer, is_pooled in (("conv1", False), ("conv2", True), ("conv3", True)):
+    for layer, is_pooled in (
+        ("conv1", False),
+        ("conv2", True),
+        ("conv3", True),
+    ):
         values = convolve(values, given[f"{layer}.weight"], given[f"{layer}.bias"])
         if is_pooled:
             count, height, width, channels = values.shape
-            values = values.reshape(count, height // 2, 2, width // 2, 2, channels).max(
-                axis=(2, 4)
-            )
+            values = values.reshape(
+                count,
+                height // 2,
+                2,
+                width // 2,
+                2,
+                channels,
+            ).max(axis=(2, 4))
     powers = np.exp(
         values.reshape(len(values), -1) @ given["dense.weight"].T + given["dense.bias"]
     )
@@ -139,7 +148,15 @@ def compute(model: str, rows: Array) -> Array:
 
 def convolve(values: Array, kernel: Array, bias: Array) -> Array:
     """Apply a 3 x 3 convolution of equal size and a ReLU; channels come last."""
-    padded = np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    padded = np.pad(
+        values,
+        (
+            (0, 0),
+            (1, 1),
+            (1, 1),
+            (0, 0),
+        ),
+    )
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     return np.maximum(
         np.tensordot(windows, kernel, axes=((3, 4, 5), (1, 2, 3))) + bias, 0

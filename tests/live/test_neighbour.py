@@ -20,7 +20,12 @@ pytestmark = pytest.mark.live
 
 TIMEOUT_S = 120.0
 ROW = [5.8, 3.0, 4.3]
-TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
+TENSOR = {
+    "name": "features",
+    "datatype": "FP32",
+    "shape": [1, 3],
+    "data": ROW,
+}
 
 
 def metrics(server: Server) -> dict[str, float]:
@@ -171,7 +176,11 @@ def runs(pid: int) -> bool:
     reason="there is one core only",
 )
 @pytest.mark.parametrize(
-    "version", ["tflite", pytest.param("onnx", marks=pytest.mark.onnx)]
+    "version",
+    [
+        "tflite",
+        pytest.param("onnx", marks=pytest.mark.onnx),
+    ],
 )
 def test_threads_follow_the_available_cores(new_server, version):
     """Android restricts every thread of a background app to few cores, and later

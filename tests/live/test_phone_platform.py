@@ -76,7 +76,11 @@ def test_the_server_and_commands_work_on_android(new_server, tmp_path):
     own = site(tmp_path / "site", sitecustomize=ANDROID)
     server = new_server(MODELS, environment=own)
     assert ask(server)["predictions"][0]["label"] == "7"
-    environ = {**os.environ, **own, "POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    environ = {
+        **os.environ,
+        **own,
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
+    }
     connection = [
         "--url",
         server.url,

@@ -67,7 +67,13 @@ class Load:
                     answer = repr(error)
                 self.answers += 1
                 if answer not in before | self.allowed:
-                    self.faults.append((answer, sorted(before), sorted(self.allowed)))
+                    self.faults.append(
+                        (
+                            answer,
+                            sorted(before),
+                            sorted(self.allowed),
+                        )
+                    )
 
 
 def ask(client: Client) -> Answer:

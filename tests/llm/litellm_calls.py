@@ -13,7 +13,11 @@ from typing import Any
 import litellm
 
 URL, TOKEN = sys.argv[1:]
-PLACE = {"api_base": f"{URL}/v1", "api_key": TOKEN, "timeout": 300}
+PLACE = {
+    "api_base": f"{URL}/v1",
+    "api_key": TOKEN,
+    "timeout": 300,
+}
 CHAT: dict[str, Any] = {
     "model": "openai/tiny",
     "max_tokens": 4,

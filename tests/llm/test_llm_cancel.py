@@ -49,10 +49,19 @@ def drained() -> None:
 
 
 def generation(prompt: str, tokens: int) -> dict[str, Any]:
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True}
+    body = {
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+    }
     # Without an h no prompt has the token "th", so that each letter is one token.
     letter = str(gguf_files.tiny_tokens().index("h"))
-    body["logit_bias"] = {"0": -100, "2": -100, letter: -100}
+    body["logit_bias"] = {
+        "0": -100,
+        "2": -100,
+        letter: -100,
+    }
     body["stream_options"] = {"include_usage": True}
     return body | {"return_progress": True, "cache_prompt": True}
 

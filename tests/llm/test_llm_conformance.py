@@ -37,7 +37,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def chat(server: Server, *messages: Any, **fields: Any) -> Any:
-    request = {"model": "chat", "messages": list(messages), "temperature": 0}
+    request = {
+        "model": "chat",
+        "messages": list(messages),
+        "temperature": 0,
+    }
     return ask(server, CHAT, **request | fields)
 
 
@@ -133,7 +137,11 @@ def test_formats_are_obeyed_or_refused(
 )
 def test_bad_messages_are_refused(server: Server, messages: Any) -> None:
     for stream in (False, True):
-        request = {"model": "chat", "messages": messages, "stream": stream}
+        request = {
+            "model": "chat",
+            "messages": messages,
+            "stream": stream,
+        }
         answer = ask(server, CHAT, **request)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("messages")
@@ -180,7 +188,11 @@ def test_a_cached_prompt_changes_nothing(server: Server) -> None:
 
 
 def test_a_completion_streams_its_text(server: Server) -> None:
-    request = {"model": "chat", "prompt": "Once there", "max_tokens": 8}
+    request = {
+        "model": "chat",
+        "prompt": "Once there",
+        "max_tokens": 8,
+    }
     request["temperature"] = 0
     whole = ask(server, COMPLETIONS, **request).json()
     assert whole["id"].startswith("cmpl-")
@@ -193,7 +205,11 @@ def test_a_completion_streams_its_text(server: Server) -> None:
 
 def test_prompts_over_the_context_are_refused(server: Server) -> None:
     for stream in (False, True):
-        request = {"model": "chat", "prompt": "fox " * 600, "stream": stream}
+        request = {
+            "model": "chat",
+            "prompt": "fox " * 600,
+            "stream": stream,
+        }
         fault = ask(server, COMPLETIONS, **request).json()["error"]
         assert fault["code"] == "context_length_exceeded"
         assert fault["param"] == "prompt"
@@ -222,7 +238,17 @@ def test_tokens_of_texts_are_counted(server: Server) -> None:
     assert double["prompt_tokens"] == 2 * single["prompt_tokens"]
 
 
-@pytest.mark.parametrize("texts", [[], {"content": "a"}, "x " * 2000, None, 7, [None]])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        {"content": "a"},
+        "x " * 2000,
+        None,
+        7,
+        [None],
+    ],
+)
 def test_bad_texts_are_refused(server: Server, texts: Any) -> None:
     answer = embed(server, texts)
     assert answer.status_code == 400
@@ -246,7 +272,16 @@ def test_the_engines_own_routes_are_not_reachable(server: Server, path: str) -> 
         assert server.call(method, path).status_code == 404
 
 
-@pytest.mark.parametrize("data", [b"{", b"[" * 100_000, b'{"a": "\xff"}', b"[]", b""])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"[" * 100_000,
+        b'{"a": "\xff"}',
+        b"[]",
+        b"",
+    ],
+)
 def test_bad_bodies_get_openais_shape(server: Server, data: bytes) -> None:
     answer = server.call("POST", CHAT, data=data)
     assert answer.status_code == 400

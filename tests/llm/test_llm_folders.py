@@ -49,7 +49,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def chat(question: str, **options: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": question}]
-    return {"messages": messages, "temperature": 0, **options}
+    return {
+        "messages": messages,
+        "temperature": 0,
+        **options,
+    }
 
 
 def events(
@@ -136,7 +140,14 @@ def test_a_seed_repeats_an_answer(session: LlmSession) -> None:
     assert texts[0] != texts[2]
 
 
-@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 0}, {"min_p": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 1},
+        {"top_p": 0},
+        {"min_p": 1},
+    ],
+)
 def test_narrow_sampling_is_greedy(session: LlmSession, options: Any) -> None:
     body = chat("What is 3 plus 4?") | {"temperature": 2} | options
     assert text_of(events(session, CHAT, body)) == "3 plus 4 is 7."
@@ -257,7 +268,11 @@ def test_a_cache_of_another_type_is_refused(tmp_path: Path) -> None:
 
 def answer_and_interrupt(session: LlmSession) -> None:
     """Abandon an answer after its first event, on another thread."""
-    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True}
+    body = {
+        "prompt": "Hello",
+        "max_tokens": 400,
+        "ignore_eos": True,
+    }
     stream = session.stream(COMPLETIONS, body, time.monotonic() + WAIT_S)
     thread = threading.Thread(target=stream.interrupt)
     with stream as parts:

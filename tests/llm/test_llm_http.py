@@ -76,7 +76,12 @@ def test_a_client_reuses_its_own_prompt(llm_server: Server) -> None:
 
 
 def test_a_prompt_is_completed(llm_server: Server) -> None:
-    fields = {"model": "plain", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
+    fields = {
+        "model": "plain",
+        "prompt": "Hello",
+        "max_tokens": 4,
+        "temperature": 0,
+    }
     answer = ask(llm_server, COMPLETIONS, **fields).json()
     assert answer["object"] == "text_completion"
     assert answer["choices"][0]["text"]
@@ -90,7 +95,12 @@ def test_probabilities_have_the_shape_of_each_route(llm_server: Server) -> None:
     tokens = answer["choices"][0]["logprobs"]["content"]
     assert tokens
     assert all(len(token["top_logprobs"]) == 2 for token in tokens)
-    fields = {"model": "plain", "prompt": "Hello", "max_tokens": 4, "logprobs": 2}
+    fields = {
+        "model": "plain",
+        "prompt": "Hello",
+        "max_tokens": 4,
+        "logprobs": 2,
+    }
     lists = ask(llm_server, COMPLETIONS, **fields).json()["choices"][0]["logprobs"]
     assert len(lists["tokens"]) == len(lists["token_logprobs"]) > 0
 
@@ -110,7 +120,12 @@ def test_raw_text_is_answered_as_a_chat(llm_server: Server) -> None:
 
 
 def test_tensors_complete_a_prompt(llm_server: Server) -> None:
-    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
+    tensor = {
+        "name": "text_input",
+        "shape": [1],
+        "datatype": "BYTES",
+        "data": ["Hi"],
+    }
     answer = ask(llm_server, "/v2/models/tiny/infer", inputs=[tensor]).json()
     assert answer["outputs"][0]["name"] == "text_output"
     assert answer["outputs"][0]["data"][0]
@@ -127,7 +142,12 @@ def test_tensors_complete_a_prompt(llm_server: Server) -> None:
 def test_tensors_are_checked_as_other_prompts(
     llm_server: Server, model: str, text: str, status: int, part: str
 ) -> None:
-    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": [text]}
+    tensor = {
+        "name": "text_input",
+        "shape": [1],
+        "datatype": "BYTES",
+        "data": [text],
+    }
     for _ in range(2):
         answer = ask(llm_server, f"/v2/models/{model}/infer", inputs=[tensor])
         assert answer.status_code == status
@@ -259,13 +279,23 @@ def test_a_model_without_a_template_cannot_chat(llm_server: Server) -> None:
 
 
 def test_an_answer_ends_at_the_clients_deadline(llm_server: Server) -> None:
-    fields = {"model": "plain", "prompt": "x", "max_tokens": 400}
+    fields = {
+        "model": "plain",
+        "prompt": "x",
+        "max_tokens": 400,
+    }
     answer = ask(llm_server, f"{COMPLETIONS}?timeout_ms=1", **fields)
     assert answer.status_code == 504
 
 
 def test_a_disconnected_client_frees_the_model(llm_server: Server) -> None:
-    body = json.dumps({"model": "plain", "prompt": "x", "stream": True}).encode()
+    body = json.dumps(
+        {
+            "model": "plain",
+            "prompt": "x",
+            "stream": True,
+        }
+    ).encode()
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Authorization: Bearer {llm_server.token}\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
@@ -373,7 +403,12 @@ def test_an_embedding_model_does_not_chat(llm_server: Server) -> None:
 
 
 def test_the_socket_sends_the_whole_answer(llm_server: Server) -> None:
-    body = {"model": "plain", "prompt": "x", "max_tokens": 4, "temperature": 0}
+    body = {
+        "model": "plain",
+        "prompt": "x",
+        "max_tokens": 4,
+        "temperature": 0,
+    }
     whole = ask(llm_server, COMPLETIONS, **body).json()
     with llm_server.connect() as connection:
         answer = connection.call(f"POST {COMPLETIONS}", json.dumps(body).encode())

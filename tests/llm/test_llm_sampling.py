@@ -38,14 +38,26 @@ def test_extreme_settings_choose_the_best_token(settings: dict[str, Any]) -> Non
 def test_every_token_but_barred_ones_may_be_chosen() -> None:
     import torch
 
-    settings = Sampling(temperature=2.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
+    settings = Sampling(
+        temperature=2.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        seed=1,
+    )
     sampler = Sampler(torch, settings)
     scores = torch.zeros(5)
     choices = {sampler.choose(scores, [], barred=[0]) for _ in range(200)}
     assert choices == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+    ],
+)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_scores_that_are_no_numbers_are_an_error(
     value: float, temperature: float

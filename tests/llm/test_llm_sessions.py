@@ -314,7 +314,11 @@ def answer_and_interrupt(session: LlmSession) -> None:
 
 
 def long() -> dict[str, Any]:
-    return {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True}
+    return {
+        "prompt": "Hello",
+        "max_tokens": 400,
+        "ignore_eos": True,
+    }
 
 
 def wait_until(condition: Any) -> None:

@@ -44,7 +44,13 @@ def peer(llm_server: Server) -> Iterator[Framed]:
 
 
 def ask(peer: Framed, model: str = "tiny", arg: int = 0, **fields: Any) -> int:
-    body = json.dumps({"model": model, "messages": HELLO, **fields}).encode()
+    body = json.dumps(
+        {
+            "model": model,
+            "messages": HELLO,
+            **fields,
+        }
+    ).encode()
     return peer.ask(f"POST {CHAT}", body, arg=arg)
 
 
@@ -73,7 +79,13 @@ def assert_free(server: Server) -> None:
     answer = server.call(
         "POST",
         f"{CHAT}?timeout_ms=60000",
-        data=json.dumps({"model": LONG, "messages": HELLO, "max_tokens": 2}).encode(),
+        data=json.dumps(
+            {
+                "model": LONG,
+                "messages": HELLO,
+                "max_tokens": 2,
+            }
+        ).encode(),
     )
     assert answer.status_code == 200, answer.text
 
@@ -86,8 +98,18 @@ def client_of(server: Server, transport: str) -> Client:
 
 
 def test_parts_are_the_body_of_http(llm_server: Server, peer: Framed) -> None:
-    fields = {"stream": True, "stream_options": {"include_usage": True}, **FIELDS}
-    body = json.dumps({"model": "tiny", "messages": HELLO, **fields}).encode()
+    fields = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **FIELDS,
+    }
+    body = json.dumps(
+        {
+            "model": "tiny",
+            "messages": HELLO,
+            **fields,
+        }
+    ).encode()
     over_http = llm_server.call("POST", CHAT, data=body).content
     ask(peer, **fields)
     parts, response = read_answer(peer)

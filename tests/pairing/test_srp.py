@@ -67,7 +67,12 @@ def test_the_example_of_rfc_5054() -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(a=EXPONENTS, b=EXPONENTS, code=CODES, salt=st.binary(min_size=16, max_size=16))
+@given(
+    a=EXPONENTS,
+    b=EXPONENTS,
+    code=CODES,
+    salt=st.binary(min_size=16, max_size=16),
+)
 def test_another_implementation_computes_the_same(
     a: int, b: int, code: str, salt: bytes
 ) -> None:
@@ -103,7 +108,15 @@ def test_another_implementation_computes_the_same(
     )
 
 
-@pytest.mark.parametrize("bad", [0, MODULUS_2048, MODULUS_2048 + 1, 2**2048 - 1])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        0,
+        MODULUS_2048,
+        MODULUS_2048 + 1,
+        2**2048 - 1,
+    ],
+)
 def test_numbers_that_would_reveal_the_secret_are_refused(bad: int) -> None:
     srp = Srp()
     with pytest.raises(SrpError):
@@ -127,9 +140,19 @@ def exchange(code: str, salt: str, a: int, b: int, token: str) -> dict[str, str]
     done = server.finish(proof, token)
     assert done is not None
     assert client.open(*done) == token
-    values = {"client_public": public, "server_public": ours, "client_proof": proof}
+    values = {
+        "client_public": public,
+        "server_public": ours,
+        "client_proof": proof,
+    }
     values |= {"server_proof": done[0], "sealed": done[1]}
-    given = {"code": code, "salt": salt, "a": f"{a:x}", "b": f"{b:x}", "token": token}
+    given = {
+        "code": code,
+        "salt": salt,
+        "a": f"{a:x}",
+        "b": f"{b:x}",
+        "token": token,
+    }
     return given | {name: value.hex() for name, value in values.items()}
 
 

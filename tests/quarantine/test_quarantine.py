@@ -360,7 +360,11 @@ def masked_mean(onnx: Any, *, damaged: bool) -> Any:
         node("Div", ["sum", "count"], ["logits"]),
     ]
     words = np.full((7, 2), np.nan if damaged else 1, np.float32)
-    numbers = {"words": words, "last": np.array([-1]), "middle": np.array([1])}
+    numbers = {
+        "words": words,
+        "last": np.array([-1]),
+        "middle": np.array([1]),
+    }
     graph = onnx.helper.make_graph(
         steps,
         "g",
@@ -593,7 +597,12 @@ except ApiError as error:
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"\x1c\0\0\0TFL3" + bytes(100)], ids=["good", "damaged"]
+    "content",
+    [
+        None,
+        b"\x1c\0\0\0TFL3" + bytes(100),
+    ],
+    ids=["good", "damaged"],
 )
 def test_a_lack_of_threads_is_not_blamed_on_a_file(
     folder: Path, tmp_path: Path, content: bytes | None
@@ -941,7 +950,11 @@ def test_a_release_without_a_server_runs_a_trial(folder: Path, tmp_path: Path) -
         str(folder),
         "--local",
     ]
-    for more in ([], ["--release"], ["--release", "--json"]):
+    for more in (
+        [],
+        ["--release"],
+        ["--release", "--json"],
+    ):
         done = subprocess.run(
             [*command, *more],
             env={**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path / "state")},

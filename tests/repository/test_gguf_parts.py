@@ -39,7 +39,13 @@ def test_a_later_part_alone_is_listed(tmp_path: Path) -> None:
     assert list(scan(tmp_path)) == ["m"]
 
 
-@pytest.mark.parametrize("values", [{}, {"split.no": 0, "split.count": 1}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"split.no": 0, "split.count": 1},
+    ],
+)
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_merged_model_may_keep_the_name_of_a_part(
     tmp_path: Path, values: dict[str, Any], number: int

@@ -24,9 +24,18 @@ from pocketserve.tasks.vision.pose_estimation import PoseOptions
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=150,
+)
 SHA256 = "0123456789abcdefABCDEF" + "0" * 42
-SPEC = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+SPEC = {
+    "name": "x",
+    "datatype": "FP32",
+    "shape": [-1, 4],
+}
 
 
 def test_an_empty_manifest_is_valid() -> None:
@@ -107,9 +116,23 @@ evaluation = { metric = "accuracy", value = 0.9 }
 
 
 NOT_TEXT: list[Any] = [1, 1.5, True, [], {}]
-NOT_TEXTS: list[Any] = ["a", 1, {}, [1], ["a", None], [["a"]]]
+NOT_TEXTS: list[Any] = [
+    "a",
+    1,
+    {},
+    [1],
+    ["a", None],
+    [["a"]],
+]
 NOT_TABLE: list[Any] = ["a", 1, True, []]
-NOT_TABLES: list[Any] = ["a", 1, {}, [1], [[]], [SPEC, "a"]]
+NOT_TABLES: list[Any] = [
+    "a",
+    1,
+    {},
+    [1],
+    [[]],
+    [SPEC, "a"],
+]
 NOT_PATH: list[Any] = [
     1,
     "",
@@ -121,7 +144,11 @@ NOT_PATH: list[Any] = [
     "a\\b",
     ["a"],
 ]
-NOT_LABELS: list[Any] = [*NOT_PATH[:-1], ["a", 1], [["a"]]]
+NOT_LABELS: list[Any] = [
+    *NOT_PATH[:-1],
+    ["a", 1],
+    [["a"]],
+]
 NOT_NUMBERS: list[Any] = [
     "1",
     True,
@@ -507,7 +534,17 @@ def test_feedback_names_outputs() -> None:
         parse_manifest({"state": {"feedback": {"h": 1}}})
 
 
-@pytest.mark.parametrize("shape", [4, [-1], [1.0], ["1"], [True], None])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        4,
+        [-1],
+        [1.0],
+        ["1"],
+        [True],
+        None,
+    ],
+)
 def test_a_state_starts_with_a_shape(shape: object) -> None:
     """A start shape belongs to a fed input and has all sizes."""
     with pytest.raises(
@@ -521,7 +558,15 @@ def test_a_state_starts_with_a_shape(shape: object) -> None:
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"c": [1]}}})
 
 
-@pytest.mark.parametrize("shape", [[2**26 + 1], [2**40, 2**40], [0, 2**70], [1] * 33])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [2**26 + 1],
+        [2**40, 2**40],
+        [0, 2**70],
+        [1] * 33,
+    ],
+)
 def test_the_start_shape_of_a_state_is_bounded(shape: list[int]) -> None:
     """Every sequence, and every request without one, allocates the state."""
     with pytest.raises(
@@ -579,7 +624,17 @@ def test_invalid_names_are_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "1", "Stats", "mobilenet_v2-1.0", "größe", "x" * 128, "a.b", "@+,~"]
+    "name",
+    [
+        "a",
+        "1",
+        "Stats",
+        "mobilenet_v2-1.0",
+        "größe",
+        "x" * 128,
+        "a.b",
+        "@+,~",
+    ],
 )
 def test_valid_names(name: str) -> None:
     """Names in other scripts and with usual punctuation are valid."""
@@ -595,7 +650,13 @@ def test_contained_paths(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["n" * 256, "ö" * 128, "a/" * 600 + "a", "n" * 250 + "/../a"]
+    "path",
+    [
+        "n" * 256,
+        "ö" * 128,
+        "a/" * 600 + "a",
+        "n" * 250 + "/../a",
+    ],
 )
 def test_impossible_paths_are_rejected(path: str) -> None:
     """The operating system would raise an error for them."""

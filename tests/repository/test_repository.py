@@ -23,7 +23,13 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.mark.parametrize(
     ("version", "found"),
-    [(None, "2"), ("", "2"), ("0", "2"), ("2", "2"), ("1", "1")],
+    [
+        (None, "2"),
+        ("", "2"),
+        ("0", "2"),
+        ("2", "2"),
+        ("1", "1"),
+    ],
     ids=lambda value: repr(value),
 )
 def test_versions(repository: Repository, version: str | None, found: str) -> None:
@@ -32,7 +38,16 @@ def test_versions(repository: Repository, version: str | None, found: str) -> No
 
 
 @pytest.mark.parametrize(
-    "version", ["3", "00", "-1", "latest", "tflite", " 1", "1" * 5000]
+    "version",
+    [
+        "3",
+        "00",
+        "-1",
+        "latest",
+        "tflite",
+        " 1",
+        "1" * 5000,
+    ],
 )
 def test_unknown_versions(repository: Repository, version: str) -> None:
     """The error has its own code and lists the versions."""

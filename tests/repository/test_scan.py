@@ -443,7 +443,16 @@ def test_compiled_packages(tmp_path: Path) -> None:
 
 def test_two_files_that_form_a_model_of_another_kind(tmp_path: Path) -> None:
     """A common ending counts only with its counterpart."""
-    found = scan(fill(tmp_path, "a.xml", "a.bin", "b.xml", "c.bin", "d.param"))
+    found = scan(
+        fill(
+            tmp_path,
+            "a.xml",
+            "a.bin",
+            "b.xml",
+            "c.bin",
+            "d.param",
+        )
+    )
     assert list(found) == ["a"]
     assert str(found["a"].problem).startswith(
         "a.xml is an OpenVINO model, which is not served: serve"

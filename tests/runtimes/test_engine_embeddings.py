@@ -44,7 +44,11 @@ def vector_of(text: str) -> Any:
 
 def test_texts_are_embedded_in_order_and_tokens_are_added() -> None:
     answer = embed_texts(vector_of, ["a", "bcd", "ef"], Cancellation().check)
-    assert [entry["embedding"] for entry in answer["data"]] == [[1.0], [3.0], [2.0]]
+    assert [entry["embedding"] for entry in answer["data"]] == [
+        [1.0],
+        [3.0],
+        [2.0],
+    ]
     assert answer["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
 
 

@@ -111,7 +111,11 @@ def test_weights_are_the_same_in_every_run(models: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "shapes"), [("static", ((2, 3), (2, 2))), ("rows", ((-1, -1), (-1, -1)))]
+    ("name", "shapes"),
+    [
+        ("static", ((2, 3), (2, 2))),
+        ("rows", ((-1, -1), (-1, -1))),
+    ],
 )
 def test_specs(models: Path, name: str, shapes: tuple):
     session = opened(models / f"{name}.pte")
@@ -154,7 +158,11 @@ def test_types_and_fixed_numbers(models: Path):
     ]
     ones = np.full(2, 0x3F80, np.uint16)
     result = session.run(
-        {"input_0": floats(6), "input_2": ones, "input_3": np.array([True, False])}
+        {
+            "input_0": floats(6),
+            "input_2": ones,
+            "input_3": np.array([True, False]),
+        }
     )
     assert result["output_0"].tolist() == [[0, 4, 8], [12, 16, 20]]
     assert result["output_1"].tolist() == [0x4000] * 2
@@ -211,7 +219,13 @@ def test_the_hostile_file_is_refused(assets: Path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"ET12", b"\xff" * 4000, b"\0\0\0\0ETxx" + bytes(100)]
+    "content",
+    [
+        b"",
+        b"ET12",
+        b"\xff" * 4000,
+        b"\0\0\0\0ETxx" + bytes(100),
+    ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes):
     (tmp_path / "a.pte").write_bytes(content)

@@ -83,7 +83,11 @@ def test_a_request_may_send_another_value(
     optional = {}
     for entry in interface["inputs"]:
         optional[entry["name"]] = entry.get("parameters", {}).get("optional", False)
-    assert optional == {"x": False, "scale": True, "flag": True}
+    assert optional == {
+        "x": False,
+        "scale": True,
+        "flag": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,15 @@ def test_values_of_the_wrong_shape_are_refused(
     assert fault in response.json()["error"]
 
 
-@pytest.mark.parametrize("value", ["text", ["a"], {"a": 1}, [[1], ["b"]]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text",
+        ["a"],
+        {"a": 1},
+        [[1], ["b"]],
+    ],
+)
 def test_values_that_are_not_numbers_are_refused(value: object) -> None:
     with pytest.raises(
         ManifestError,

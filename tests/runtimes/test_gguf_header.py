@@ -127,7 +127,11 @@ def test_values_out_of_range_are_refused(
 
 def test_a_truncated_file_is_refused(path: Path) -> None:
     whole = gguf_files.write_tiny(path).read_bytes()
-    for kept in (len(whole) // 2, len(whole) // 200, len(whole) - 1024):
+    for kept in (
+        len(whole) // 2,
+        len(whole) // 200,
+        len(whole) - 1024,
+    ):
         path.write_bytes(whole[:kept])
         with pytest.raises(DamagedFileError):
             read_gguf(path)

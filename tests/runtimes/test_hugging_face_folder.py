@@ -32,7 +32,11 @@ def write(folder: Path, name: str = "model.safetensors", **changes: Any) -> Path
     """Write a folder with one tensor of 6 half floats; return ``config.json``."""
     folder.mkdir(exist_ok=True)
     (folder / "tokenizer.json").write_text("{}")
-    entry = {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}
+    entry = {
+        "dtype": "BF16",
+        "shape": [2, 3],
+        "data_offsets": [0, 12],
+    }
     header = json.dumps({name: entry}).encode()
     content = struct.pack("<Q", len(header)) + header + bytes(12)
     (folder / name).write_bytes(content)
@@ -61,7 +65,13 @@ def test_a_folder_is_a_model_in_one_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "architectures",
-    [["BertForTokenClassification"], [], None, "LlamaForCausalLM", [3]],
+    [
+        ["BertForTokenClassification"],
+        [],
+        None,
+        "LlamaForCausalLM",
+        [3],
+    ],
 )
 def test_other_architectures_are_no_language_models(
     tmp_path: Path, architectures: Any

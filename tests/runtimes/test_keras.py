@@ -84,7 +84,11 @@ def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     normalization = layers.BatchNormalization(name="norm")
     training = keras.Sequential(
-        [layers.Input((4,)), layers.Dropout(0.9), normalization]
+        [
+            layers.Input((4,)),
+            layers.Dropout(0.9),
+            normalization,
+        ]
     )
     training.compile("adam", "mse")
     training.save(folder / "training.keras")
@@ -320,7 +324,12 @@ def test_code_in_the_configuration_is_not_run(models: Path, tmp_path: Path) -> N
     def change(text: str) -> str:
         document = json.loads(text)
         document["config"]["layers"].append(
-            layer | {"registered_name": None, "inbound_nodes": [], "name": "x"}
+            layer
+            | {
+                "registered_name": None,
+                "inbound_nodes": [],
+                "name": "x",
+            }
         )
         return json.dumps(document)
 

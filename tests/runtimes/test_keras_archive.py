@@ -12,7 +12,11 @@ from pocketserve.runtimes.tensorflow.keras import MAX_METADATA_BYTES, _check_fil
 
 
 @pytest.mark.parametrize(
-    ("padding", "version"), [(0, "3.14.0"), (MAX_METADATA_BYTES, "")]
+    ("padding", "version"),
+    [
+        (0, "3.14.0"),
+        (MAX_METADATA_BYTES, ""),
+    ],
 )
 def test_only_small_metadata_is_read(
     tmp_path: Path, padding: int, version: str

@@ -41,7 +41,12 @@ def total(header: GgufHeader, context: int, cache: str) -> int:
 
 @pytest.mark.parametrize(
     ("context", "cache"),
-    [(4096, "f16"), (2048, "f16"), (1024, "f16"), (1024, "q8_0")],
+    [
+        (4096, "f16"),
+        (2048, "f16"),
+        (1024, "f16"),
+        (1024, "q8_0"),
+    ],
 )
 def test_the_largest_context_that_fits_is_chosen(
     header: GgufHeader, context: int, cache: str

@@ -17,7 +17,15 @@ from pocketserve.runtimes.llm.session import RUNTIME, LlmSession
 from pocketserve.runtimes.llm.settings import CHAT, EngineSettings
 
 WAIT_S = 120.0
-SETTINGS = EngineSettings("p", "m.gguf", "e.sock", "model", 512, "f16", 2)
+SETTINGS = EngineSettings(
+    "p",
+    "m.gguf",
+    "e.sock",
+    "model",
+    512,
+    "f16",
+    2,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +87,14 @@ def test_a_program_that_does_not_start_is_named(tmp_path: Path) -> None:
 def test_a_compressed_cache_needs_its_flag() -> None:
     known = frozenset(stand_in_engine.OLD_FLAGS)
     assert "--cache-type-k" not in program_arguments(SETTINGS, known)
-    compressed = EngineSettings("p", "m.gguf", "e.sock", "model", 512, "q8_0", 2)
+    compressed = EngineSettings(
+        "p",
+        "m.gguf",
+        "e.sock",
+        "model",
+        512,
+        "q8_0",
+        2,
+    )
     with pytest.raises(RuntimeMissingError, match="--cache-type-k"):
         program_arguments(compressed, known)

@@ -140,7 +140,12 @@ def test_numbers_pass_unchanged(opened: Opener, name: str, datatype: str):
     assert list(session.inputs) == [TensorSpec("x", datatype, (-1, 2), batch="n")]
     assert list(session.outputs) == [TensorSpec("y", datatype, (-1, 2))]
     x = np.array(
-        [[0, 1], [1, 0], [1, 1]], helper.tensor_dtype_to_np_dtype(getattr(T, name))
+        [
+            [0, 1],
+            [1, 0],
+            [1, 1],
+        ],
+        helper.tensor_dtype_to_np_dtype(getattr(T, name)),
     )
     x.setflags(write=False)
     result = session.run({"x": x})["y"]
@@ -180,7 +185,11 @@ def test_bfloat16_inputs_beside_other_types(opened: Opener):
     outputs = [value("sum", T.FLOAT, shape), value("out", T.STRING, shape)]
     session = opened(built(nodes, inputs, outputs, opset=19))
     result = session.run(
-        {"x": bfloats([1, 2]), "more": floats(0.5, 0), "text": texts(b"a", b"b")}
+        {
+            "x": bfloats([1, 2]),
+            "more": floats(0.5, 0),
+            "text": texts(b"a", b"b"),
+        }
     )
     assert result["sum"].tolist() == [1.5, 2]
     assert result["out"].tolist() == [b"a", b"b"]
@@ -263,7 +272,11 @@ def test_an_unknown_rank_is_open_and_a_declared_scalar_is_not(opened: Opener):
         ("y", (-1,)),
         ("total", ()),
     ]
-    for shape in ((), (2,), (2, 1, 2)):
+    for shape in (
+        (),
+        (2,),
+        (2, 1, 2),
+    ):
         assert session.run({"x": np.ones(shape, np.float32)})["y"].shape == shape
     with pytest.raises(ValueError, match="Unexpected input data type"):
         session.run({"x": np.ones(2)})
@@ -287,7 +300,13 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
     assert session.run({"x": np.ones((1, 5), np.float32)})["y"].shape == (2, 5)
 
 
-@pytest.mark.parametrize(("rows", "shape"), [(1, (-1, 10)), (3, (-1, -1))])
+@pytest.mark.parametrize(
+    ("rows", "shape"),
+    [
+        (1, (-1, 10)),
+        (3, (-1, -1)),
+    ],
+)
 def test_only_reliable_dimensions_of_an_output_are_learned(
     opened: Opener, rows: int, shape: tuple
 ):
@@ -296,7 +315,11 @@ def test_only_reliable_dimensions_of_an_output_are_learned(
         node("Loop", ["one", "", "size"], ["late"], body=_same()),
         node("Expand", ["only", "late"], ["y"]),
     ]
-    numbers = {"rows": [rows, 1], "size": [rows, 10], "one": 1}
+    numbers = {
+        "rows": [rows, 1],
+        "size": [rows, 10],
+        "one": 1,
+    }
     initializers = []
     for name, number in numbers.items():
         initializers.append(onnx.numpy_helper.from_array(np.array(number), name))
@@ -447,7 +470,11 @@ def test_sums_overflow_on_x86_without_vnni(
 def test_arrays_need_not_be_contiguous_or_native(opened: Opener):
     session = opened(identity(T.FLOAT))
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    for odd in (np.asfortranarray(x), x.astype(">f4"), np.repeat(x, 2, axis=1)[:, ::2]):
+    for odd in (
+        np.asfortranarray(x),
+        x.astype(">f4"),
+        np.repeat(x, 2, axis=1)[:, ::2],
+    ):
         np.testing.assert_array_equal(session.run({"x": odd})["y"], x)
 
 
@@ -455,7 +482,12 @@ def test_strings(opened: Opener):
     session = opened(identity(T.STRING, ["n"]))
     assert session.inputs[0].datatype == "BYTES"
     hard = ["größe".encode(), b"", b"a\0b\0", b"b'x'"]
-    for array in (texts(*hard), texts(), np.array([b"ab", b"c"]), np.array(["ä", "b"])):
+    for array in (
+        texts(*hard),
+        texts(),
+        np.array([b"ab", b"c"]),
+        np.array(["ä", "b"]),
+    ):
         result = session.run({"x": array})["y"]
         assert result.dtype == object
         assert result.tolist() == [
@@ -469,7 +501,12 @@ def test_strings(opened: Opener):
 
 
 def test_an_output_that_is_not_utf8_is_a_model_fault(opened: Opener):
-    tensor = T(name="c", data_type=T.STRING, dims=[1], string_data=[b"\xff"])
+    tensor = T(
+        name="c",
+        data_type=T.STRING,
+        dims=[1],
+        string_data=[b"\xff"],
+    )
     session = opened(
         built(
             [node("Identity", ["c"], ["y"])], [], [value("y", T.STRING, [1])], [tensor]
@@ -1045,7 +1082,12 @@ WEIGHTS = np.arange(16, dtype=np.float32)
 
 def tensor_outside(location: str | None = "w.bin", **entries: object) -> Any:
     """Return a 4x4 tensor ``w`` with external data."""
-    tensor = T(name="w", data_type=T.FLOAT, dims=[4, 4], data_location=T.EXTERNAL)
+    tensor = T(
+        name="w",
+        data_type=T.FLOAT,
+        dims=[4, 4],
+        data_location=T.EXTERNAL,
+    )
     pairs = {"location": location, **entries}
     tensor.external_data.extend(
         onnx.StringStringEntryProto(key=key, value=str(item))
@@ -1372,7 +1414,11 @@ def test_packed_numbers_are_skipped_quickly():
 
 
 def test_an_impossible_shape_is_refused(tmp_path: Path):
-    for dims in ([1 << 40, 1 << 40], [-1, 4], [2] * 1000):
+    for dims in (
+        [1 << 40, 1 << 40],
+        [-1, 4],
+        [2] * 1000,
+    ):
         tensor = tensor_outside("w.bin")
         tensor.ClearField("dims")
         tensor.dims.extend(dims)
@@ -1520,7 +1566,13 @@ def voice_probabilities(session: Any, sound: Any, chunks: int) -> list[float]:
         part = sound[512 * chunk : 512 * chunk + 512]
         padding = np.zeros(512 - len(part), np.float32)
         block = np.concatenate([context, part, padding])
-        result = session.run({"input": block[None], "state": state, "sr": rate})
+        result = session.run(
+            {
+                "input": block[None],
+                "state": state,
+                "sr": rate,
+            }
+        )
         state = result["stateN"]
         context = block[-64:]
         found.append(float(result["output"][0, 0]))

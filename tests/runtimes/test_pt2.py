@@ -42,7 +42,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a program for 1 to 8 rows with a dictionary and a fixed number as inputs."""
     path = tmp_path_factory.mktemp("pt2") / "model.pt2"
     rows = torch.export.Dim("rows", min=1, max=8)
-    shapes = {"x": {0: rows}, "more": {"bias": {0: rows}}, "scale": None}
+    shapes = {
+        "x": {0: rows},
+        "more": {"bias": {0: rows}},
+        "scale": None,
+    }
     arguments = (torch.ones(2, 3), {"bias": torch.ones(2, 1)})
     torch.export.save(
         torch.export.export(Model(), arguments, {"scale": 3}, dynamic_shapes=shapes),
@@ -242,7 +246,14 @@ def test_closed(model: Path):
 # --- Trust
 
 
-@pytest.mark.parametrize("options", [{}, {"trust": False}, {"trust": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"trust": False},
+        {"trust": True},
+    ],
+)
 def test_without_consent_nothing_is_loaded(
     model: Path, options: dict, monkeypatch: pytest.MonkeyPatch
 ):

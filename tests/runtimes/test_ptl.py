@@ -163,16 +163,25 @@ def test_plain_arguments(save: Save):
     )
     word = np.array(b"new", dtype=object)
     assert (
-        opened(path, specs).run({"x": floats(1), "n": np.array(1), "word": word})[
-            "output_1"
-        ]
+        opened(path, specs).run(
+            {
+                "x": floats(1),
+                "n": np.array(1),
+                "word": word,
+            }
+        )["output_1"]
         == b"new"
     )
 
 
 @pytest.mark.parametrize(
     "value",
-    [np.array(1.5), np.array([1, 2]), np.array(True), np.array(b"a", dtype=object)],
+    [
+        np.array(1.5),
+        np.array([1, 2]),
+        np.array(True),
+        np.array(b"a", dtype=object),
+    ],
 )
 def test_wrong_kinds_are_refused(save: Save, value: np.ndarray):
     with pytest.raises(ValueError, match="input 'n' takes"):
@@ -196,7 +205,12 @@ def test_state_is_kept_and_reset(save: Save):
 
 
 @pytest.mark.parametrize(
-    "x", [floats(2, 5), floats(2, 3).astype(np.float64), np.asarray(np.float32(1))]
+    "x",
+    [
+        floats(2, 5),
+        floats(2, 3).astype(np.float64),
+        np.asarray(np.float32(1)),
+    ],
 )
 def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
     session = opened(save(torch.nn.Linear(3, 2)))

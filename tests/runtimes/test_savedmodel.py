@@ -644,7 +644,12 @@ def test_unreachable_operators_are_ignored(copy: Path) -> None:
 def test_damaged_graphs_are_refused(copy: Path) -> None:
     path = copy / "saved_model.pb"
     whole = path.read_bytes()
-    for content in (b"", b"garbage" * 50, whole[: len(whole) // 2], whole[:-1]):
+    for content in (
+        b"",
+        b"garbage" * 50,
+        whole[: len(whole) // 2],
+        whole[:-1],
+    ):
         path.write_bytes(content)
         assert "damaged or not whole" in refusal(copy)
     path.unlink()

@@ -32,7 +32,11 @@ VALUES = 6
 def write(folder: Path, class_name: Any = "ViTForImageClassification") -> Path:
     """Write a folder with one tensor of half floats; return ``config.json``."""
     folder.mkdir()
-    entry = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 2 * VALUES]}
+    entry = {
+        "dtype": "F16",
+        "shape": [2, 3],
+        "data_offsets": [0, 2 * VALUES],
+    }
     header = json.dumps({"w": entry}).encode()
     content = struct.pack("<Q", len(header)) + header + bytes(2 * VALUES)
     (folder / "model.safetensors").write_bytes(content)
@@ -76,7 +80,10 @@ def test_architectures_of_tasks_are_models(tmp_path: Path, class_name: str) -> N
 )
 @pytest.mark.parametrize(
     ("class_name", "format"),
-    [("BertModel", "auto-model"), ("LlamaForCausalLM", "transformers")],
+    [
+        ("BertModel", "auto-model"),
+        ("LlamaForCausalLM", "transformers"),
+    ],
 )
 def test_pickles_claim_no_folder_with_a_model_that_can_be_served(
     tmp_path: Path,
@@ -94,7 +101,16 @@ def test_pickles_claim_no_folder_with_a_model_that_can_be_served(
     assert set(scan(tmp_path)["m"].versions) == expected
 
 
-@pytest.mark.parametrize("class_name", ["BertForMaskedLM", "", "no name", 3, "x" * 200])
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        "BertForMaskedLM",
+        "",
+        "no name",
+        3,
+        "x" * 200,
+    ],
+)
 def test_other_architectures_are_none(tmp_path: Path, class_name: Any) -> None:
     write(tmp_path / "m", class_name)
     assert not scan(tmp_path)["m"].versions

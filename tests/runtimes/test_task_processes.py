@@ -27,7 +27,11 @@ from pocketserve.runtimes.llm.session import MAX_DEATHS
 from pocketserve_wire import ApiError, ErrorCode
 
 INPUTS = {"x": np.zeros((1, 1), np.float32)}
-ENTRY = {"name": "x", "dtype": "FP32", "shape": [-1, 1]}
+ENTRY = {
+    "name": "x",
+    "dtype": "FP32",
+    "shape": [-1, 1],
+}
 DESCRIPTION = {"inputs": [ENTRY], "outputs": [ENTRY]}
 PROGRAM = """
 import os, pathlib, struct, sys

@@ -118,7 +118,13 @@ def graph_model(nodes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     weights = []
     for node in nodes:
         if node["op"] == "Const":
-            weights.append({"name": node["name"], "shape": [3, 2], "dtype": "float32"})
+            weights.append(
+                {
+                    "name": node["name"],
+                    "shape": [3, 2],
+                    "dtype": "float32",
+                }
+            )
     manifest = [{"paths": ["w.bin"], "weights": weights}] if weights else []
     return {
         "format": "graph-model",
@@ -191,7 +197,11 @@ def test_state_is_kept_until_reset(runtime: TfjsRuntime, tmp_path: Path) -> None
         },
     }
     weights = [
-        {"name": f"r/{name}", "shape": [1, 1], "dtype": "float32"}
+        {
+            "name": f"r/{name}",
+            "shape": [1, 1],
+            "dtype": "float32",
+        }
         for name in ("kernel", "recurrent_kernel")
     ]
     document = layers_model(
@@ -284,7 +294,11 @@ def test_an_unknown_backend_is_refused(runtime: TfjsRuntime, folder: Path) -> No
 
 @pytest.mark.parametrize(
     "topology",
-    [TOPOLOGY, {"model_config": TOPOLOGY}, json.dumps({"model_config": TOPOLOGY})],
+    [
+        TOPOLOGY,
+        {"model_config": TOPOLOGY},
+        json.dumps({"model_config": TOPOLOGY}),
+    ],
 )
 def test_dialects_of_the_topology_are_read(
     runtime: TfjsRuntime, tmp_path: Path, topology: Any
@@ -566,7 +580,12 @@ def test_a_missing_shard_is_named(runtime: TfjsRuntime, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["n" * 300, "/".join(["d" * 200] * 30)], ids=["name", "path"]
+    "name",
+    [
+        "n" * 300,
+        "/".join(["d" * 200] * 30),
+    ],
+    ids=["name", "path"],
 )
 def test_impossible_names_of_weights_are_refused(
     runtime: TfjsRuntime, tmp_path: Path, name: str
@@ -577,7 +596,14 @@ def test_impossible_names_of_weights_are_refused(
     )
 
 
-@pytest.mark.parametrize("content", [b"", RAW[:-1], RAW + b"x"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        RAW[:-1],
+        RAW + b"x",
+    ],
+)
 def test_a_shard_of_the_wrong_size_is_refused(
     runtime: TfjsRuntime, folder: Path, content: bytes
 ) -> None:

@@ -15,9 +15,21 @@ DESCRIPTION = {"nodes": ["y"], "outputs": [{"name": "y"}]}
 
 
 def outputs_of(shape: Any) -> Any:
-    info = {"name": "y:0", "dtype": "DT_FLOAT", "tensorShape": shape}
+    info = {
+        "name": "y:0",
+        "dtype": "DT_FLOAT",
+        "tensorShape": shape,
+    }
     signature = {"outputs": {"y": info}}
-    files = ModelFiles(Path("model.json"), "m", (), True, signature, 0, False)
+    files = ModelFiles(
+        Path("model.json"),
+        "m",
+        (),
+        True,
+        signature,
+        0,
+        False,
+    )
     (spec,) = output_specs(DESCRIPTION, files)
     return spec
 
@@ -31,7 +43,14 @@ def test_sizes_are_texts_or_numbers_and_may_be_free() -> None:
 
 @pytest.mark.parametrize(
     "dim",
-    [5, [5], [{"size": "x"}], [{"size": None}], [{"size": []}], [{"size": 1e400}]],
+    [
+        5,
+        [5],
+        [{"size": "x"}],
+        [{"size": None}],
+        [{"size": []}],
+        [{"size": 1e400}],
+    ],
 )
 def test_a_damaged_shape_is_refused_with_a_sentence(dim: Any) -> None:
     with pytest.raises(ModelLoadError, match="a signature's shape is damaged"):

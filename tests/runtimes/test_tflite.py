@@ -207,7 +207,14 @@ def test_memory_includes_the_file_and_its_inputs_and_outputs():
 def test_runs_any_batch_and_results_own_their_memory():
     session = opened("dynamic_batch")
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
-    weights = np.array([[1, -1], [2, 0.5], [-0.5, 0.25]], np.float32)
+    weights = np.array(
+        [
+            [1, -1],
+            [2, 0.5],
+            [-0.5, 0.25],
+        ],
+        np.float32,
+    )
     results = []
     for batch in (1, 5, 2, 2, 1):
         results.append(
@@ -224,7 +231,11 @@ def test_arrays_need_not_be_contiguous_or_native():
     plain = session.run({"serving_default_x:0": np.ascontiguousarray(x)})[
         "PartitionedCall:0"
     ]
-    for odd in (x, x.astype(">f4"), np.repeat(x, 2, axis=1)[:, ::2]):
+    for odd in (
+        x,
+        x.astype(">f4"),
+        np.repeat(x, 2, axis=1)[:, ::2],
+    ):
         np.testing.assert_array_equal(
             session.run({"serving_default_x:0": odd})["PartitionedCall:0"], plain
         )
@@ -264,7 +275,13 @@ def test_int8_numbers_pass_unchanged():
     ]
     assert result.dtype == np.int8
     real = np.array([10, -20, 30]) * session.inputs[0].quantization.scale
-    expected = real @ np.array([[1, -1], [2, 0.5], [-0.5, 0.25]])
+    expected = real @ np.array(
+        [
+            [1, -1],
+            [2, 0.5],
+            [-0.5, 0.25],
+        ]
+    )
     quantization = session.outputs[0].quantization
     np.testing.assert_allclose(
         (result[0] - 3.0) * quantization.scale, expected, atol=2 * quantization.scale
@@ -404,7 +421,11 @@ def test_a_model_that_rejects_size_1_is_served():
 def test_mismatched_sizes_leave_the_session_usable():
     session = opened("free_image")
     good = {"serving_default_image:0": np.ones((2, 4, 4, 1), np.float32)}
-    for bad in ((1, 2, 2, 1), (1, 5, 2, 1), (1, 2, 2, 1)):
+    for bad in (
+        (1, 2, 2, 1),
+        (1, 5, 2, 1),
+        (1, 2, 2, 1),
+    ):
         with pytest.raises(
             ValueError,
             match=r"cannot take inputs of these shapes: 'serving_default_image:0'",
@@ -513,7 +534,12 @@ def test_each_message_of_tflite_is_reported_once():
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"TFL3", b"PK\x03\x04" + bytes(100), b"\x1c\0\0\0TFL2" + bytes(100)],
+    [
+        b"",
+        b"TFL3",
+        b"PK\x03\x04" + bytes(100),
+        b"\x1c\0\0\0TFL2" + bytes(100),
+    ],
 )
 def test_other_files_are_refused_before_a_framework_reads_them(
     tmp_path: Path, content: bytes

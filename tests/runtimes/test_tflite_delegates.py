@@ -123,7 +123,11 @@ def test_the_delegate_computes_and_gets_its_options(
 ):
     session = opened("two_inputs", take=ADD, offset="500")
     assert session.device == "libours.so"
-    for values in ([1], [1, 2, 3], [4, 5]):
+    for values in (
+        [1],
+        [1, 2, 3],
+        [4, 5],
+    ):
         assert added(session, *values) == [value + 1 + 500 for value in values]
         assert session.device == "libours.so"
     assert warnings(caplog) == []
@@ -236,7 +240,14 @@ def test_shapes_that_the_delegate_rejects_run_on_the_cpu(
 ):
     session = opened("two_inputs", take=ADD, fail="large")
     devices = []
-    for values in ([1], [1, 2, 3], [1, 2], [1, 2, 3, 4], [2, 3, 4, 5], [1]):
+    for values in (
+        [1],
+        [1, 2, 3],
+        [1, 2],
+        [1, 2, 3, 4],
+        [2, 3, 4, 5],
+        [1],
+    ):
         expected = [value + 1 + (1000 if len(values) <= 2 else 0) for value in values]
         assert added(session, *values) == expected
         devices.append(session.device)

@@ -202,7 +202,19 @@ def test_a_huge_directory_is_not_read(tmp_path: Path):
     with path.open("wb") as file:
         file.truncate(size)
         file.seek(size)
-        file.write(struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 9, 9, size, 0, 0))
+        file.write(
+            struct.pack(
+                "<4s4H2IH",
+                b"PK\x05\x06",
+                0,
+                0,
+                9,
+                9,
+                size,
+                0,
+                0,
+            )
+        )
     with pytest.raises(DamagedFileError, match="directory claims"):
         read_file(path, "labels.txt")
 
@@ -281,7 +293,12 @@ def test_an_empty_description_is_valid(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "description",
-    [b"", b"M001", bytes(4) + b"M001", b"\xff\xff\xff\xffM001" + bytes(20)],
+    [
+        b"",
+        b"M001",
+        bytes(4) + b"M001",
+        b"\xff\xff\xff\xffM001" + bytes(20),
+    ],
 )
 def test_a_description_without_a_root_is_refused(tmp_path: Path, description: bytes):
     with pytest.raises(DamagedFileError):
@@ -398,7 +415,12 @@ def test_invalid_utf8_is_replaced(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)],
+    [
+        b"",
+        b"TFL3",
+        b"1234TFL2" + bytes(50),
+        b"\xff\xff\xff\x7fTFL3" + bytes(50),
+    ],
 )
 @pytest.mark.parametrize(
     "function", [tflite_description.read_metadata, check_tflite_graphs]
@@ -612,7 +634,15 @@ def test_metadata_of_ultralytics_by_each_name_of_its_file(
     assert properties == {"names": "{'0': 'a'}", "stride": "32"}
 
 
-@pytest.mark.parametrize("content", ["__import__('os')", "[1]", "{" * 5000, "é"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "__import__('os')",
+        "[1]",
+        "{" * 5000,
+        "é",
+    ],
+)
 def test_other_texts_are_not_metadata(tmp_path: Path, content: str) -> None:
     path = tmp_path / "m.tflite"
     shutil.copyfile(MODEL, path)

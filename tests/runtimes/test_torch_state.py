@@ -229,7 +229,12 @@ def test_a_reset_discards_the_state_of_earlier_runs(
 
 
 @pytest.mark.parametrize(
-    ("module", "ending"), [(Normalised, "ts"), (Normalised, "ptl"), (Local, "ts")]
+    ("module", "ending"),
+    [
+        (Normalised, "ts"),
+        (Normalised, "ptl"),
+        (Local, "ts"),
+    ],
 )
 def test_a_model_without_writes_is_not_copied(serve: Save, module: type, ending: str):
     session = serve(module(), ending)

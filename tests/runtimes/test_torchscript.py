@@ -502,13 +502,24 @@ def test_a_tuple_becomes_one_input_per_item(save: Save, runtime: Any):
     session = runtime.open(
         ModelSource(path, inputs=[spec._replace(open=True) for spec in specs])
     )
-    assert session.run({**RECURRENT, "more.0": floats(2), "more.1": floats(2)})[
-        "output_0"
-    ].tolist() == [0, 7]
+    assert session.run(
+        {
+            **RECURRENT,
+            "more.0": floats(2),
+            "more.1": floats(2),
+        }
+    )["output_0"].tolist() == [0, 7]
 
 
 def test_fixed_arguments_are_not_inputs(save: Save):
-    fixed = {"n": 2, "f": 1, "on": True, "word": "a", "sizes": [1, 2], "late": 7}
+    fixed = {
+        "n": 2,
+        "f": 1,
+        "on": True,
+        "word": "a",
+        "sizes": [1, 2],
+        "late": 7,
+    }
     session = opened(save(Plain()), arguments=fixed)
     assert [spec.name for spec in session.inputs] == ["x"]
     assert session.run({"x": floats(1)})["output_0"].tolist() == [11]
@@ -519,7 +530,13 @@ def test_a_default_becomes_an_input_when_the_manifest_names_it(save: Save):
     session = opened(
         save(Plain()),
         inputs,
-        arguments={"n": 1, "f": 0.0, "on": True, "word": "a", "sizes": []},
+        arguments={
+            "n": 1,
+            "f": 0.0,
+            "on": True,
+            "word": "a",
+            "sizes": [],
+        },
     )
     assert session.run({"x": floats(1), "late": np.array(9)})["output_0"].tolist() == [
         9
@@ -751,7 +768,11 @@ def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
 
 @pytest.mark.parametrize(
     ("mode", "message"),
-    [(1, "mode 1 is not for you"), (2, "seven rows"), (9, "index 9 out of range")],
+    [
+        (1, "mode 1 is not for you"),
+        (2, "seven rows"),
+        (9, "index 9 out of range"),
+    ],
 )
 def test_errors_of_the_model_itself_are_client_errors(
     save: Save, mode: int, message: str

@@ -108,7 +108,17 @@ def test_directories_with_excessive_claims_are_refused(tmp_path: Path):
     entries = struct.pack("<4s42x", b"PK\1\2") * 65_534
     path.write_bytes(
         entries
-        + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 65_534, 65_534, len(entries), 0, 0)
+        + struct.pack(
+            "<4sHHHHIIH",
+            b"PK\5\6",
+            0,
+            0,
+            65_534,
+            65_534,
+            len(entries),
+            0,
+            0,
+        )
     )
     assert kind_of_zip(path) is None
 

@@ -22,7 +22,11 @@ from pocketserve.transports.socket.server import SocketServer
 from pocketserve.transports.socket.timeouts import Timeouts
 
 TOKEN = "t" * 43
-RESTLESS: dict[str, float] = {"quiet": 0.1, "lingering": 0.3, "wrong_proof": 0.01}
+RESTLESS: dict[str, float] = {
+    "quiet": 0.1,
+    "lingering": 0.3,
+    "wrong_proof": 0.01,
+}
 """Ends no connection that a slow machine delays; the protocol's own times are
 unchanged.
 """

@@ -29,7 +29,17 @@ def header(
     body: int = 0,
 ) -> bytes:
     """Return a frame header with any values."""
-    return HEADER.pack(mark, kind, flags, request_id, arg, target, ext, text, body)
+    return HEADER.pack(
+        mark,
+        kind,
+        flags,
+        request_id,
+        arg,
+        target,
+        ext,
+        text,
+        body,
+    )
 
 
 def request(request_id: int, ext: bytes = b"") -> bytes:

@@ -16,7 +16,11 @@ from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json
 from pocketserve_wire.handshake import ClientHandshake
 
 NONCE = "c0" * 16
-GOOD = {"v": [1, 1], "nonce": NONCE, "max_frame": 4096}
+GOOD = {
+    "v": [1, 1],
+    "nonce": NONCE,
+    "max_frame": 4096,
+}
 
 
 @pytest.fixture
@@ -65,13 +69,26 @@ def test_a_handshake_byte_by_byte(server):
         assert connection.call("GET /v2").status == 200
 
 
-@pytest.mark.parametrize("offer", [[0, 1], [1, 7], [0, 4294967295]])
+@pytest.mark.parametrize(
+    "offer",
+    [
+        [0, 1],
+        [1, 7],
+        [0, 4294967295],
+    ],
+)
 def test_a_range_with_our_version_is_accepted(unauthenticated, offer):
     unauthenticated.send(hello(v=offer, new_member={"a": 1}))
     assert json.loads(bytes(unauthenticated.frame(FrameType.CHALLENGE).body))["v"] == 1
 
 
-@pytest.mark.parametrize("offer", [[2, 3], [0, 0]])
+@pytest.mark.parametrize(
+    "offer",
+    [
+        [2, 3],
+        [0, 0],
+    ],
+)
 def test_a_range_without_our_version_is_rejected(unauthenticated, offer):
     unauthenticated.send(hello(v=offer))
     assert refused(unauthenticated, ConnectionFault.UNSUPPORTED_VERSION)["v"] == [1, 1]
@@ -117,7 +134,13 @@ def wrong_answers(server) -> dict[str, object]:
     token = ClientHandshake(server.token.encode(), secrets.token_bytes(16), 4096)
     challenge = Frame(
         FrameType.CHALLENGE,
-        body=json.dumps({"v": 1, "nonce": "5e" * 16, "auth": "hmac-sha256"}).encode(),
+        body=json.dumps(
+            {
+                "v": 1,
+                "nonce": "5e" * 16,
+                "auth": "hmac-sha256",
+            }
+        ).encode(),
     )
     return {
         "another token": other.answer_challenge(challenge),

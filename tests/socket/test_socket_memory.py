@@ -49,7 +49,14 @@ def stay(peer) -> None:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("end", [leave, reset, stay])
-@pytest.mark.parametrize("body", [b"", bytes(3 * MIB)], ids=["header", "half a body"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        bytes(3 * MIB),
+    ],
+    ids=["header", "half a body"],
+)
 def test_a_lost_connection_leaves_nothing(local, until, end, body):
     server = local({"frame": 0.5} if end is stay else None)
     with server.connect() as peer:
@@ -123,7 +130,11 @@ def test_waiting_answers_are_not_overwritten_by_new_requests(local):
         idle[0] = Echo(idle[0])
         size = 64 * 4
         rows = 2000
-        tensor = {"name": "image", "datatype": "FP32", "shape": [rows, 8, 8, 1]}
+        tensor = {
+            "name": "image",
+            "datatype": "FP32",
+            "shape": [rows, 8, 8, 1],
+        }
         tensor["parameters"] = {"binary_data_size": rows * size}
         head = json.dumps(
             {"parameters": {"binary_data_output": True}, "inputs": [tensor]}

@@ -16,7 +16,13 @@ from pocketserve_wire.frames import FrameType
 
 CHAT = "POST /v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
-BODY = json.dumps({"model": "m", "messages": HELLO, "stream": True}).encode()
+BODY = json.dumps(
+    {
+        "model": "m",
+        "messages": HELLO,
+        "stream": True,
+    }
+).encode()
 
 
 @pytest.fixture(scope="module")

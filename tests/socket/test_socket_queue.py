@@ -184,7 +184,11 @@ def test_a_waiting_request_expires_while_the_model_is_busy(crowd):
     lasting = crowd.join(crowd.peer)
     short = [ask(crowd.peer, arg=arg) for arg in (120, 40, 80)]
     answers = crowd.peer.answers(3)
-    assert list(answers) == [short[1], short[2], short[0]]
+    assert list(answers) == [
+        short[1],
+        short[2],
+        short[0],
+    ]
     assert {answer.code for answer in answers.values()} == {"DEADLINE_EXCEEDED"}
     assert crowd.ended("expired") == 3
     assert crowd.queue.waiting == WAITERS + 1
@@ -371,7 +375,11 @@ def test_requests_run_when_no_thread_can_be_started(
     workers._idle_s = 0.01
     crowd = Crowd(started, pool, until)
     sent = []
-    for kind in [{"priority": 1}, {}, {"rows": SMALL_BODY // 12 + 1}] * 3:
+    for kind in [
+        {"priority": 1},
+        {},
+        {"rows": SMALL_BODY // 12 + 1},
+    ] * 3:
         sent.append(crowd.join(crowd.peer, **kind))
     until(lambda: workers.count == 0)
 

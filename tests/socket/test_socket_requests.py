@@ -56,7 +56,11 @@ def test_a_request_byte_by_byte(peer):
 
 
 def test_ids_may_have_gaps_up_to_the_last(peer):
-    for number in (7, 2**31, 2**32 - 1):
+    for number in (
+        7,
+        2**31,
+        2**32 - 1,
+    ):
         assert peer.call("GET /v2", request_id=number).status == 200
 
 

@@ -159,7 +159,14 @@ def test_valid_frames_keep_the_connection(vector: Vector, peer: Peer) -> None:
     ]
 
 
-@pytest.mark.parametrize("step", [1, 2**20], ids=["byte by byte", "whole"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        1,
+        2**20,
+    ],
+    ids=["byte by byte", "whole"],
+)
 @pytest.mark.parametrize("vector", load("invalid", "request"), ids=str)
 def test_errors_of_requests(
     vector: Vector, step: int, server: Server, new_server: StartServer

@@ -96,7 +96,11 @@ def write_model(folder: Path, kind: str) -> None:
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
     mean = np.full((1, 1, FRAME), 1 / FRAME, np.float32)
     levels = np.array(LEVELS, np.float32)[None, None, :]
-    constants = {"mean": mean, "levels": levels, "factor": np.float32(-3000)}
+    constants = {
+        "mean": mean,
+        "levels": levels,
+        "factor": np.float32(-3000),
+    }
     nodes = ctc_nodes(helper)
     initializers = [onnx.numpy_helper.from_array(np.array([1]), "axis")]
     for name, value in constants.items():
@@ -142,7 +146,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert running.stop() == 0
 
 
-SOUND = speech((0, 50), (2, 5), (3, 5), (1, 2), (0, 98), (4, 5), (0, 50))
+SOUND = speech(
+    (0, 50),
+    (2, 5),
+    (3, 5),
+    (1, 2),
+    (0, 98),
+    (4, 5),
+    (0, 50),
+)
 
 
 @pytest.mark.onnx
@@ -152,7 +164,13 @@ def test_words_come_with_their_times(server: Server) -> None:
     assert answer["task"] == "speech-to-text"
     entries = []
     for entry in answer["predictions"]:
-        entries.append((entry["text"], entry["start"], entry["end"]))
+        entries.append(
+            (
+                entry["text"],
+                entry["start"],
+                entry["end"],
+            )
+        )
     assert entries == [
         ("HI", pytest.approx(1, abs=0.1), pytest.approx(1.2, abs=0.1)),
         ("A", pytest.approx(3.2, abs=0.1), pytest.approx(3.3, abs=0.1)),

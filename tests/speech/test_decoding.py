@@ -96,7 +96,14 @@ def transcribe(
 ) -> list[SpeechSegment]:
     decoder = WindowDecoder(model, FACTS, VOCAB.text, check)
     sound = SoundModel(RATE, WINDOW_S * RATE, lambda window: window)
-    parts = Transcription(samples, sound, decoder, FACTS, Prompt(retries=2), "en")
+    parts = Transcription(
+        samples,
+        sound,
+        decoder,
+        FACTS,
+        Prompt(retries=2),
+        "en",
+    )
     return list(parts.segments(VOCAB.text))
 
 
@@ -105,7 +112,11 @@ def words(text: str) -> list[int]:
 
 
 def segment(start: float, text: str, end: float) -> list[int]:
-    return [time(start), *words(text), time(end)]
+    return [
+        time(start),
+        *words(text),
+        time(end),
+    ]
 
 
 def test_segments_have_texts_and_times() -> None:
@@ -121,7 +132,14 @@ def test_a_tiny_temperature_takes_the_likeliest_tokens() -> None:
     decoder = WindowDecoder(model, FACTS, VOCAB.text, lambda: None)
     sound = SoundModel(RATE, WINDOW_S * RATE, lambda window: window)
     prompt = Prompt(temperature=5e-324)
-    parts = Transcription(speech(2), sound, decoder, FACTS, prompt, "en")
+    parts = Transcription(
+        speech(2),
+        sound,
+        decoder,
+        FACTS,
+        prompt,
+        "en",
+    )
     assert [part.text for part in parts.segments(VOCAB.text)] == ["one"]
 
 
@@ -150,7 +168,13 @@ def test_nothing_is_decoded_in_silence() -> None:
 
 def test_no_window_spans_a_long_pause() -> None:
     pause = np.zeros(10 * RATE, np.float32)
-    samples = np.concatenate([speech(2), pause, speech(3)])
+    samples = np.concatenate(
+        [
+            speech(2),
+            pause,
+            speech(3),
+        ]
+    )
     scripts = [segment(0, "one", 2), segment(0.2, "two", 3)]
     first, second = transcribe(ScriptedModel(scripts), samples)
     assert first.end <= 2.4

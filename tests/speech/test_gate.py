@@ -38,7 +38,13 @@ def test_speech_is_found_at_any_level(level: float) -> None:
 
 @pytest.mark.parametrize("level", [0.0, 0.003, 0.01])
 def test_long_pauses_separate_stretches(level: float) -> None:
-    samples = np.concatenate([speech(3), noise(12, level), speech(2)])
+    samples = np.concatenate(
+        [
+            speech(3),
+            noise(12, level),
+            speech(2),
+        ]
+    )
     first, second = Gate(samples, RATE).stretches()
     assert first.start == 0
     assert 3 * RATE <= first.end < 3.5 * RATE
@@ -47,12 +53,24 @@ def test_long_pauses_separate_stretches(level: float) -> None:
 
 
 def test_short_pauses_separate_nothing() -> None:
-    samples = np.concatenate([speech(3), noise(2, 0.0), speech(2)])
+    samples = np.concatenate(
+        [
+            speech(3),
+            noise(2, 0.0),
+            speech(2),
+        ]
+    )
     assert len(Gate(samples, RATE).stretches()) == 1
 
 
 def test_the_next_loud_place_is_after_the_silence() -> None:
-    samples = np.concatenate([noise(3, 0.0), speech(2), noise(3, 0.0)])
+    samples = np.concatenate(
+        [
+            noise(3, 0.0),
+            speech(2),
+            noise(3, 0.0),
+        ]
+    )
     gate = Gate(samples, RATE)
     place = gate.next_loud(0)
     assert place is not None

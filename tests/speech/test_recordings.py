@@ -156,7 +156,11 @@ def playlists(secret: Path) -> dict[str, bytes]:
     hls = b"#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\nfile://" + name
     hls += b"\n#EXT-X-ENDLIST\n"
     concat = b"ffconcat version 1.0\nfile '" + name + b"'\n"
-    return {"hls": hls, "concat": concat, "sdp": b"v=0\nm=audio 9 RTP/AVP 0\n"}
+    return {
+        "hls": hls,
+        "concat": concat,
+        "sdp": b"v=0\nm=audio 9 RTP/AVP 0\n",
+    }
 
 
 @pytest.mark.parametrize("kind", ["hls", "concat", "sdp"])

@@ -154,7 +154,13 @@ def test_a_stream_has_one_event_per_segment(speech_server: Server) -> None:
 
 
 def test_both_transports_stream_the_same_events(speech_server: Server) -> None:
-    body = form({"model": "tiny", "file": speech(4), "stream": "true"})
+    body = form(
+        {
+            "model": "tiny",
+            "file": speech(4),
+            "stream": "true",
+        }
+    )
     kind = f"multipart/form-data; boundary={BOUNDARY}"
     request = Request("POST", PATH, [body], len(body), content_type=kind)
     streams = []
@@ -292,9 +298,17 @@ def test_english_models_translate_nothing(speech_server: Server) -> None:
 def test_raw_input_gets_segments(speech_server: Server) -> None:
     answer = speech_server.call("POST", "/predictions/tiny", data=speech()).json()
     (entry,) = answer["predictions"]
-    assert (entry["text"], entry["start"], entry["end"]) == (WORDS, 0, 1)
+    assert (
+        entry["text"],
+        entry["start"],
+        entry["end"],
+    ) == (WORDS, 0, 1)
     assert 0 < entry["score"] <= 1
-    facts = (answer["text"], answer["language"], answer["duration"])
+    facts = (
+        answer["text"],
+        answer["language"],
+        answer["duration"],
+    )
     assert facts == (WORDS, "en", 1.5)
 
 
@@ -302,12 +316,23 @@ def test_a_sequence_brings_live_captions(client: Client) -> None:
     steps = []
     options = {"rate": RATE, "format": "pcm16"}
     with client.sequence("tiny") as captions:
-        for samples in (samples_of(1.5), samples_of(1.5), bytes(2 * RATE)):
+        for samples in (
+            samples_of(1.5),
+            samples_of(1.5),
+            bytes(2 * RATE),
+        ):
             steps.append(captions.predict(samples, parameters=options))
         steps.append(captions.predict(samples_of(1.5), parameters=options))
     facts = []
     for step in steps:
-        facts.append((step["text"], step["open"], step["final"], step["duration"]))
+        facts.append(
+            (
+                step["text"],
+                step["open"],
+                step["final"],
+                step["duration"],
+            )
+        )
     assert facts[:2] == [("", TEXT, False, 1.5), (WORDS, TEXT, False, 3.0)]
     assert facts[2][2:] == (True, 4.0)
     assert facts[3] == ("", TEXT, False, 5.5)

@@ -42,7 +42,11 @@ def picture(width: int = 64, height: int = 48, mode: str = "RGB") -> Any:
 
 def file_of(content: Any, kind: str = "AVIF", **options: Any) -> memoryview:
     if kind == "AVIF":
-        options = {"quality": 100, "subsampling": "4:4:4", **options}
+        options = {
+            "quality": 100,
+            "subsampling": "4:4:4",
+            **options,
+        }
     file = io.BytesIO()
     content.save(file, kind, **options)
     return memoryview(file.getvalue())
@@ -71,7 +75,12 @@ def test_a_turned_avif_is_upright() -> None:
 @with_avif
 @pytest.mark.parametrize(
     ("size", "mode"),
-    [((64, 48), "RGB"), ((301, 200), "RGBA"), ((1, 1), "L"), ((4100, 20), "RGB")],
+    [
+        ((64, 48), "RGB"),
+        ((301, 200), "RGBA"),
+        ((1, 1), "L"),
+        ((4100, 20), "RGB"),
+    ],
 )
 def test_sizes_come_from_the_streams(size: tuple[int, int], mode: str) -> None:
     assert set(frame_sizes(file_of(picture(*size, mode)))) == {size}
@@ -108,7 +117,12 @@ def bits(*fields: tuple[int, int]) -> bytes:
 
 def stream(width: int, height: int, *, reduced: bool = True) -> bytes:
     """Return an AV1 stream with only a sequence header."""
-    size_fields = ((15, 4), (15, 4), (width - 1, 16), (height - 1, 16))
+    size_fields = (
+        (15, 4),
+        (15, 4),
+        (width - 1, 16),
+        (height - 1, 16),
+    )
     if reduced:
         header = bits((0, 3), (1, 1), (1, 1), (8, 5), *size_fields)
     else:
@@ -216,7 +230,12 @@ def test_truncated_files_are_rejected() -> None:
         st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=8
     )
 )
-@settings(derandomize=True, deadline=None, database=None, max_examples=150)
+@settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=150,
+)
 def test_damaged_files_do_no_harm(changes: list[tuple[int, int]]) -> None:
     """Each is read or rejected, within its announced size."""
     damaged = bytearray(file_of(picture()))

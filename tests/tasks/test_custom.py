@@ -287,7 +287,12 @@ def test_a_drawing_over_the_open_inference_protocol(server: Any) -> None:
             assert "binary" in answer.json()["error"]
 
 
-BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
+BYTES = {
+    "name": "x",
+    "datatype": "BYTES",
+    "shape": [1],
+    "data": ["[1]"],
+}
 
 
 @pytest.mark.parametrize(
@@ -315,6 +320,10 @@ def test_invalid_task_requests_are_rejected(
     server: Any, change: dict[str, Any], code: str
 ) -> None:
     """Each error has the same code as elsewhere."""
-    document = {"parameters": {"task": True}, "inputs": [BYTES], **change}
+    document = {
+        "parameters": {"task": True},
+        "inputs": [BYTES],
+        **change,
+    }
     answer = server.call("POST", "/v2/models/digits/infer", json=document)
     assert (answer.status_code, answer.json()["code"]) == (400, code), answer.text

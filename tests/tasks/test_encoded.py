@@ -203,7 +203,12 @@ values = st.recursive(
 
 
 @given(values)
-@settings(derandomize=True, deadline=None, database=None, max_examples=300)
+@settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=300,
+)
 def test_random_json_does_no_harm(value: Any) -> None:
     """It is decoded or rejected."""
     try:

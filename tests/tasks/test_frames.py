@@ -18,14 +18,26 @@ from pocketserve_wire import ApiError, ErrorCode
 
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=60,
+)
 WIDTH = 8
 HEIGHT = 6
 
 
 def hints(form: str, width: int = WIDTH, height: int = HEIGHT, **values: Any) -> Hints:
     """Return the client's description of a frame."""
-    return Hints(values={"format": form, "width": width, "height": height, **values})
+    return Hints(
+        values={
+            "format": form,
+            "width": width,
+            "height": height,
+            **values,
+        }
+    )
 
 
 def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Any:
@@ -51,7 +63,11 @@ def planes(
 ) -> tuple[Any, Any, Any]:
     """Return random Y, U and V planes."""
     random = np.random.default_rng(seed)
-    shapes = ((height, width), (height // 2, width // 2), (height // 2, width // 2))
+    shapes = (
+        (height, width),
+        (height // 2, width // 2),
+        (height // 2, width // 2),
+    )
     y, u, v = (random.integers(0, 256, shape, np.uint8) for shape in shapes)
     return y, u, v
 
@@ -164,7 +180,11 @@ def test_packed_formats() -> None:
     A camera's alpha is ignored.
     """
     random = np.random.default_rng(1)
-    for form, channels in (("rgba", 4), ("rgb", 3), ("gray", 1)):
+    for form, channels in (
+        ("rgba", 4),
+        ("rgb", 3),
+        ("gray", 1),
+    ):
         pixels = random.integers(0, 256, (HEIGHT, WIDTH, channels), np.uint8)
         wanted = pixels[..., 0] if channels == 1 else pixels[..., :3]
         assert (read_frame(memoryview(pixels.tobytes()), hints(form)) == wanted).all()

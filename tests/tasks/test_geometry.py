@@ -18,7 +18,12 @@ from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=150,
+)
 SIDES = st.integers(1, 5000)
 SIZES = st.tuples(SIDES, SIDES)
 WAYS = st.sampled_from(["stretch", "crop", "letterbox"])
@@ -124,7 +129,16 @@ def saved(image: Any, kind: str, orientation: int) -> bytes:
     return file.getvalue()
 
 
-TO_STORED = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
+TO_STORED = {
+    1: None,
+    2: 0,
+    3: 3,
+    4: 1,
+    5: 5,
+    6: 2,
+    7: 6,
+    8: 4,
+}
 """Pillow's operation that turns an upright picture into the stored one, by orientation.
 """
 

@@ -212,11 +212,22 @@ def described_task(
     )
 
 
-@pytest.mark.parametrize("audio", [{}, {"sample_rate": 48000}], ids=str)
+@pytest.mark.parametrize(
+    "audio",
+    [
+        {},
+        {"sample_rate": 48000},
+    ],
+    ids=str,
+)
 def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(
     tmp_path: Path, audio: Any
 ) -> None:
-    spectrogram = {"win_length": 1024, "hop_length": 480, "n_mels": 16}
+    spectrogram = {
+        "win_length": 1024,
+        "hop_length": 480,
+        "n_mels": 16,
+    }
     spec = TensorSpec("input_features", "FP32", (1, 1, 20, 16))
     task = described_task(tmp_path, CLAP, spec, audio=audio, spectrogram=spectrogram)
     run = task.prepare(memoryview(wav(tone(0.1)))).runs[0]
@@ -226,14 +237,30 @@ def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(
 def test_a_spectrogram_of_the_manifest_replaces_settings_of_the_extractor(
     tmp_path: Path,
 ) -> None:
-    settings = {**CLAP, "padding_side": "left", "padding_value": -1.0}
-    spectrogram = {"win_length": 1024, "hop_length": 480, "n_mels": 16}
+    settings = {
+        **CLAP,
+        "padding_side": "left",
+        "padding_value": -1.0,
+    }
+    spectrogram = {
+        "win_length": 1024,
+        "hop_length": 480,
+        "n_mels": 16,
+    }
     spec = TensorSpec("input_features", "FP32", (1, 1, 20, 16))
     task = described_task(tmp_path, settings, spec, spectrogram=spectrogram)
     assert task.name == "audio-classification"
 
 
-@pytest.mark.parametrize("shape", [(-1, 1, -1), (1, 1, 2400), (-1, -1)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (-1, 1, -1),
+        (1, 1, 2400),
+        (-1, -1),
+    ],
+    ids=str,
+)
 def test_the_rate_of_the_manifest_suffices_for_samples(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
@@ -251,7 +278,11 @@ def test_the_rate_of_the_manifest_suffices_for_samples(
 def test_the_rate_of_the_manifest_suffices_for_settings_of_padding(
     tmp_path: Path, key: str
 ) -> None:
-    values = {"padding_side": "left", "padding_value": -1.0, "dither": 0.1}
+    values = {
+        "padding_side": "left",
+        "padding_value": -1.0,
+        "dither": 0.1,
+    }
     settings = {
         "feature_extractor_type": "Wav2Vec2FeatureExtractor",
         key: values[key],
@@ -266,7 +297,10 @@ def test_the_rate_of_the_manifest_suffices_for_settings_of_padding(
 
 @pytest.mark.parametrize(
     ("shape", "audio"),
-    [((-1, 1, 1001, 64), {"sample_rate": 48000}), ((-1, -1), {})],
+    [
+        ((-1, 1, 1001, 64), {"sample_rate": 48000}),
+        ((-1, -1), {}),
+    ],
     ids=("spectrogram", "no rate"),
 )
 def test_an_unsupported_extractor_is_named_if_the_manifest_leaves_a_gap(

@@ -317,7 +317,14 @@ def answer(
     }
     entries = task(**options).answer([outputs], AnswerOptions(top_k, threshold))
     json.dumps(entries, allow_nan=False)
-    return [(entry["label"], entry["index"], entry["score"]) for entry in entries]
+    return [
+        (
+            entry["label"],
+            entry["index"],
+            entry["score"],
+        )
+        for entry in entries
+    ]
 
 
 def test_the_best_class_is_first() -> None:
@@ -330,7 +337,14 @@ def test_the_best_class_is_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_k", "count"), [(0, 0), (1, 1), (3, 3), (4, 4), (1000, 4)]
+    ("top_k", "count"),
+    [
+        (0, 0),
+        (1, 1),
+        (3, 3),
+        (4, 4),
+        (1000, 4),
+    ],
 )
 def test_top_k(top_k: int, count: int) -> None:
     """Returns at most the requested number, and at most all classes."""
@@ -339,7 +353,13 @@ def test_top_k(top_k: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("threshold", "found"),
-    [(0.0, "bacd"), (0.125, "bac"), (0.13, "ba"), (0.5, "b"), (0.6, "")],
+    [
+        (0.0, "bacd"),
+        (0.125, "bac"),
+        (0.13, "ba"),
+        (0.5, "b"),
+        (0.6, ""),
+    ],
 )
 def test_threshold(threshold: float, found: str) -> None:
     """A score equal to the threshold is included.
@@ -357,7 +377,10 @@ def test_ties_keep_the_order_of_the_classes() -> None:
 
 @pytest.mark.parametrize(
     ("scores", "found"),
-    [([math.nan, 0.5, math.inf, 0.25], [1, 3]), ([math.nan] * 4, [])],
+    [
+        ([math.nan, 0.5, math.inf, 0.25], [1, 3]),
+        ([math.nan] * 4, []),
+    ],
     ids=["some", "all"],
 )
 def test_non_finite_scores_are_omitted(scores: list[float], found: list[int]) -> None:
@@ -382,7 +405,11 @@ def test_missing_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "datatype", "zero"), [(np.uint8, "UINT8", 0), (np.int8, "INT8", -128)]
+    ("dtype", "datatype", "zero"),
+    [
+        (np.uint8, "UINT8", 0),
+        (np.int8, "INT8", -128),
+    ],
 )
 def test_quantised_scores(dtype: Any, datatype: str, zero: int) -> None:
     """Stored integers become real scores."""
@@ -402,7 +429,16 @@ def test_real_scores_are_not_dequantised() -> None:
     assert answer([0.25, 0.5, 0.0, 0.0], top_k=1, output=output) == [("b", 1, 0.5)]
 
 
-@pytest.mark.parametrize("shape", [(4,), (1, 4), (1, 2, 2), (1, 1, 1, 4), (1, 4, 1)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (4,),
+        (1, 4),
+        (1, 2, 2),
+        (1, 1, 1, 4),
+        (1, 4, 1),
+    ],
+)
 def test_shapes_of_scores(shape: tuple[int, ...]) -> None:
     """Scores of any shape are one row of classes."""
     scores = np.array([0.0, 0.25, 1.0, 0.5], np.float32).reshape(shape)

@@ -401,7 +401,13 @@ UNKNOWN_COUNTS: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("outputs", UNKNOWN_COUNTS)
-@pytest.mark.parametrize("manifest", [{}, {"labels": "labels.txt"}])
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {},
+        {"labels": "labels.txt"},
+    ],
+)
 def test_numbers_from_one_without_a_count_of_classes(
     tmp_path: Path, outputs: str, manifest: dict[str, str]
 ) -> None:
@@ -470,7 +476,11 @@ def test_one_score_and_two_labels_are_a_classifier(tmp_path: Path) -> None:
 
     assert task.name == "image-classification"
     best = task.answer([{"s": np.float32([[0.75]])}], AnswerOptions(), None)[0]
-    assert best == {"label": "dog", "index": 1, "score": 0.75}
+    assert best == {
+        "label": "dog",
+        "index": 1,
+        "score": 0.75,
+    }
 
 
 def test_one_score_and_one_label_are_no_classifier(tmp_path: Path) -> None:
@@ -540,7 +550,12 @@ MONEY_BY_INDEX = ["euro", "pounds", "", "", "yen"]
 
 @pytest.mark.parametrize(
     ("classes", "names"),
-    [(3, MONEY), (0, MONEY), (5, MONEY_BY_INDEX), (6, ["", *MONEY_BY_INDEX])],
+    [
+        (3, MONEY),
+        (0, MONEY),
+        (5, MONEY_BY_INDEX),
+        (6, ["", *MONEY_BY_INDEX]),
+    ],
 )
 def test_numbers_with_gaps_are_an_index_if_they_match_the_classes(
     tmp_path: Path, classes: int, names: list[str]

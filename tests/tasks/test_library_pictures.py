@@ -231,7 +231,11 @@ def test_an_incompatible_size_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "first"), [((-1, -1, 32, 32), True), ((-1, 32, 32, -1), False)]
+    ("shape", "first"),
+    [
+        ((-1, -1, 32, 32), True),
+        ((-1, 32, 32, -1), False),
+    ],
 )
 def test_open_channels_beside_fixed_sizes(
     tmp_path: Path, shape: tuple[int, ...], first: bool
@@ -245,7 +249,11 @@ def test_open_channels_beside_fixed_sizes(
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("ViTImageProcessor", 0), ("ViTFeatureExtractor", 0), ("MyProcessor", 1)],
+    [
+        ("ViTImageProcessor", 0),
+        ("ViTFeatureExtractor", 0),
+        ("MyProcessor", 1),
+    ],
 )
 def test_an_unknown_processor_is_noted(tmp_path: Path, name: str, count: int) -> None:
     model = classifier(tmp_path, OPEN, {}, {"image_processor_type": name, "size": 32})
@@ -439,7 +447,12 @@ def test_boxes_of_an_input_of_varying_size(tmp_path: Path) -> None:
     (entry,) = task.answer(
         outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context
     )
-    assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
+    assert entry["box"] == {
+        "x": 100,
+        "y": 25,
+        "width": 200,
+        "height": 50,
+    }
 
 
 def test_a_detector_of_fixed_size_stretches_the_picture(tmp_path: Path) -> None:
@@ -451,7 +464,12 @@ def test_a_detector_of_fixed_size_stretches_the_picture(tmp_path: Path) -> None:
     (entry,) = task.answer(
         outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context
     )
-    assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
+    assert entry["box"] == {
+        "x": 100,
+        "y": 25,
+        "width": 200,
+        "height": 50,
+    }
 
 
 def test_a_picture_too_long_for_the_memory_is_rejected(tmp_path: Path) -> None:
@@ -485,7 +503,12 @@ def test_numbers_of_an_input_of_varying_size(tmp_path: Path) -> None:
     (entry,) = task.answer(
         outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context
     )
-    assert entry["box"] == {"x": 5, "y": 2.5, "width": 10, "height": 5}
+    assert entry["box"] == {
+        "x": 5,
+        "y": 2.5,
+        "width": 10,
+        "height": 5,
+    }
 
 
 # Masks
@@ -562,7 +585,14 @@ def segmenter(
     return select_task(facts(folder, shapes, files=files, image=OPEN))
 
 
-@pytest.mark.parametrize("shape", [(1, 40, 16, 16), (-1, 40, -1, -1), (-1, -1, -1, -1)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 40, 16, 16),
+        (-1, 40, -1, -1),
+        (-1, -1, -1, -1),
+    ],
+)
 def test_a_map_with_more_classes_than_rows(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
@@ -667,7 +697,11 @@ def test_additional_outputs_of_a_library_classifier(tmp_path: Path) -> None:
         "architectures": ["DeiTForImageClassificationWithTeacher"],
         "id2label": NAMES,
     }
-    shapes = {"cls_logits": (-1, 2), "distillation_logits": (-1, 2), "logits": (-1, 2)}
+    shapes = {
+        "cls_logits": (-1, 2),
+        "distillation_logits": (-1, 2),
+        "logits": (-1, 2),
+    }
     task: Any = select_task(facts(tmp_path, shapes, files={"config.json": config}))
     runs = [{name: np.zeros((1, 2), np.float32) for name in shapes}]
     runs[0]["logits"][0, 1] = 9

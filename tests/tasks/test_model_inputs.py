@@ -49,7 +49,12 @@ def remembering(path: Path) -> None:
     """
     helper = onnx.helper
     kind = onnx.TensorProto.FLOAT
-    shapes = {"image": [1, 4, 6], "before": [1, 6], "scores": [1, 6], "after": [1, 6]}
+    shapes = {
+        "image": [1, 4, 6],
+        "before": [1, 6],
+        "scores": [1, 6],
+        "after": [1, 6],
+    }
     ends = {}
     for name, shape in shapes.items():
         ends[name] = helper.make_tensor_value_info(name, kind, shape)
@@ -130,7 +135,11 @@ def test_a_picture_without_channels_beside_a_state(client: Client) -> None:
     ]
     for data in sent + sent:
         best = client.predict("remembering", data)["predictions"][0]
-        assert best == {"label": "column 2", "index": 2, "score": 1.0}
+        assert best == {
+            "label": "column 2",
+            "index": 2,
+            "score": 1.0,
+        }
     with pytest.raises(
         ServerError, match=r"expected FP32 \[1, 4, 6\], got FP32 \[2, 4, 6\]"
     ):
@@ -139,7 +148,12 @@ def test_a_picture_without_channels_beside_a_state(client: Client) -> None:
 
 def test_an_input_for_each_column(client: Client) -> None:
     """Values of rows, names, CSV and arrays are split among the inputs."""
-    expected = [(0, 0.5, 0), (0, 0.0, 1), (1, 7.0, 1), (1, 0.25, 0)]
+    expected = [
+        (0, 0.5, 0),
+        (0, 0.0, 1),
+        (1, 7.0, 1),
+        (1, 0.25, 0),
+    ]
     rows = [{"a": 0.5, "b": 0}, {"b": 7, "a": 0.25}]
     for data in (
         rows,
@@ -150,7 +164,12 @@ def test_an_input_for_each_column(client: Client) -> None:
     ):
         answer = client.predict("columns", data)["predictions"]
         assert sorted(
-            (one["row"], one["score"], one["index"]) for one in answer
+            (
+                one["row"],
+                one["score"],
+                one["index"],
+            )
+            for one in answer
         ) == sorted(expected)
     (first, _) = client.predict("columns", np.array([[3, 4]], np.int64))["predictions"]
     assert (first["index"], first["score"]) == (1, 4.0)
@@ -258,7 +277,11 @@ def test_a_detector_with_a_state(tmp_path: Path) -> None:
         TensorSpec("image", "FP32", (1, 32, 32, 3)),
         TensorSpec("c", "FP32", (1, 8)),
     ]
-    outputs = {"rows": (1, 6, 20), "h2": (1, 8), "c2": (1, 8)}
+    outputs = {
+        "rows": (1, 6, 20),
+        "h2": (1, 8),
+        "c2": (1, 8),
+    }
     manifest = {
         "task": "object-detection",
         "detection": {"format": "yolov8", "boxes": "rows"},

@@ -30,7 +30,12 @@ from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from text_models import task_of
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=100,
+)
 INPUT = ErrorCode.INVALID_INPUT
 TENSOR = ErrorCode.INVALID_TENSOR
 MALFORMED = ErrorCode.MALFORMED_JSON
@@ -246,7 +251,11 @@ def test_long_csv_is_counted_before_it_is_split(
     with pytest.raises(ApiError, match="more than 4 lines") as caught:
         rows(b"1,2,3\n" * 5)
     assert caught.value.code is INPUT
-    for body in (b"1,2,3" + b"," * 30, b"1,2,3" + b"\n" * 30, b"1,2,3" + b"\r" * 30):
+    for body in (
+        b"1,2,3" + b"," * 30,
+        b"1,2,3" + b"\n" * 30,
+        b"1,2,3" + b"\r" * 30,
+    ):
         with pytest.raises(ApiError, match="cells, the limit is 20"):
             rows(body)
 
@@ -341,7 +350,14 @@ def test_a_model_fixed_to_one_row_accepts_one() -> None:
         rows([[1, 2, 3], [4, 5, 6]], task)
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2,),
+        (2, 1),
+        (1, 2),
+    ],
+)
 def test_predictions(shape: tuple[int, ...]) -> None:
     """Each row has an entry with its number and, if known, the target's name and unit."""
     outputs = {"out": np.array([1.5, -2], np.float32).reshape(shape)}

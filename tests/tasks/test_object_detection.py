@@ -30,15 +30,32 @@ from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture
 
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=80)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=80,
+)
 
 CORNERS = np.array(
-    [[0.1, 0.2, 0.5, 0.6], [0.4, 0.5, 0.9, 0.8], [0.11, 0.2, 0.5, 0.61], [0, 0, 1, 1]]
+    [
+        [0.1, 0.2, 0.5, 0.6],
+        [0.4, 0.5, 0.9, 0.8],
+        [0.11, 0.2, 0.5, 0.61],
+        [0, 0, 1, 1],
+    ]
 )
 """Left, top, right, bottom as ratios: the third nearly repeats the first, and the last
 is empty.
 """
-SCORES = np.array([[0.9, 0.05], [0.1, 0.8], [0.7, 0.0], [0.01, 0.02]])
+SCORES = np.array(
+    [
+        [0.9, 0.05],
+        [0.1, 0.8],
+        [0.7, 0.0],
+        [0.01, 0.02],
+    ]
+)
 LOGITS = np.log(SCORES.clip(1e-6) / (1 - SCORES.clip(1e-6)))
 YXYX = CORNERS[:, [1, 0, 3, 2]]
 CENTER = np.concatenate(
@@ -48,7 +65,12 @@ PIXELS = np.array([200, 100, 200, 100])
 WANTED = [("a", 0, 0.9, (40, 80, 160, 160)), ("b", 1, 0.8, (160, 200, 200, 120))]
 """On a picture of 400 x 400."""
 ANCHORS = np.array(
-    [[0.5, 0.5, 0.4, 0.2], [0.3, 0.3, 0.5, 0.5], [0.5, 0.5, 1, 1], [0.2, 0.2, 0.2, 0.2]]
+    [
+        [0.5, 0.5, 0.4, 0.2],
+        [0.3, 0.3, 0.5, 0.5],
+        [0.5, 0.5, 1, 1],
+        [0.2, 0.2, 0.2, 0.2],
+    ]
 )
 RAW = np.concatenate(
     [
@@ -57,11 +79,23 @@ RAW = np.concatenate(
     ],
     axis=1,
 )
-ROWS5 = np.concatenate([CENTER * PIXELS, np.ones((4, 1)), SCORES], axis=1)
+ROWS5 = np.concatenate(
+    [
+        CENTER * PIXELS,
+        np.ones((4, 1)),
+        SCORES,
+    ],
+    axis=1,
+)
 ROWS8 = np.concatenate([CENTER * PIXELS, SCORES], axis=1).T
 KEPT = [0, 1]
 ROWS10 = np.concatenate(
-    [CORNERS * PIXELS, SCORES.max(1)[:, None], SCORES.argmax(1)[:, None]], axis=1
+    [
+        CORNERS * PIXELS,
+        SCORES.max(1)[:, None],
+        SCORES.argmax(1)[:, None],
+    ],
+    axis=1,
 )[KEPT]
 EMPTY = np.log(1 - SCORES.sum(axis=1, keepdims=True).clip(max=0.999))
 
@@ -249,7 +283,12 @@ def test_the_operator_needs_no_manifest(tmp_path: Path) -> None:
 
     Three outputs do not.
     """
-    shapes = {"a": (1, 10, 4), "b": (1, 10), "c": (1, 10), "d": (1,)}
+    shapes = {
+        "a": (1, 10, 4),
+        "b": (1, 10),
+        "c": (1, 10),
+        "d": (1,),
+    }
     assert select_task(facts(tmp_path, shapes)).name == "object-detection"
     shapes.pop("d")
     assert select_task(facts(tmp_path, shapes)).name == "tensors"
@@ -269,13 +308,22 @@ def test_request_parameters(tmp_path: Path) -> None:
             )
         )
 
-    assert [count(), count(top_k=1), count(threshold=0.85), count(threshold=0.95)] == [
+    assert [
+        count(),
+        count(top_k=1),
+        count(threshold=0.85),
+        count(threshold=0.95),
+    ] == [
         2,
         1,
         1,
         0,
     ]
-    assert [count(iou=1.0), count(iou=0.5), count(iou=0.0)] == [3, 2, 2]
+    assert [
+        count(iou=1.0),
+        count(iou=0.5),
+        count(iou=0.0),
+    ] == [3, 2, 2]
     operator, outputs = detector(tmp_path, "count cuts")
     assert (
         len(operator.answer([outputs], AnswerOptions(values={"iou": 0.0}), context))
@@ -432,7 +480,14 @@ def test_transposed_rows_of_ultralytics(tmp_path: Path, labels: str) -> None:
         "end2end": "False",
     }
     more = len(labels) - 2
-    rows = np.pad(shaped({"o": ROWS8})["o"], ((0, 0), (0, more), (0, 0)))
+    rows = np.pad(
+        shaped({"o": ROWS8})["o"],
+        (
+            (0, 0),
+            (0, more),
+            (0, 0),
+        ),
+    )
     found = []
     for number, table in enumerate((rows, rows.transpose(0, 2, 1))):
         folder = tmp_path / str(number)
@@ -530,7 +585,13 @@ def test_generated_anchors() -> None:
     assert anchors.shape == (19 * 19 * 3 + (100 + 25 + 9 + 4 + 1) * 6, 4)
     np.testing.assert_allclose(anchors[0], [0.5 / 19, 0.5 / 19, 0.1, 0.1])
     np.testing.assert_allclose(
-        anchors[1], [0.5 / 19, 0.5 / 19, 0.2 / 2**0.5, 0.2 * 2**0.5]
+        anchors[1],
+        [
+            0.5 / 19,
+            0.5 / 19,
+            0.2 / 2**0.5,
+            0.2 * 2**0.5,
+        ],
     )
     np.testing.assert_allclose(
         anchors[-1], [0.5, 0.5, (0.95 * 1.0) ** 0.5, (0.95 * 1.0) ** 0.5]

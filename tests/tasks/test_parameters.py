@@ -72,7 +72,12 @@ def test_parameters_reach_the_task() -> None:
     Names of the interface are left to it.
     """
     hints, options = hints_and_options(
-        {"top_k": "2", "width": "7", "version": "x"}, "image/png"
+        {
+            "top_k": "2",
+            "width": "7",
+            "version": "x",
+        },
+        "image/png",
     )
     assert hints.content_type == "image/png"
     assert (

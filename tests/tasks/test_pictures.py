@@ -25,7 +25,12 @@ from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=60,
+)
 MAX_PIXELS = 1_000_000
 RED = (255, 0, 0)
 BLUE = (0, 0, 255)
@@ -374,7 +379,11 @@ def test_grey_for_a_colour_model_and_back() -> None:
 def columns(how: str, image: Any) -> list[str]:
     """Return the colours along the middle row of a square of 8."""
     middle = read(saved(image), width=8, height=8, resize=how)[4]
-    names = {RED: "r", BLUE: "b", (0, 0, 0): "."}
+    names = {
+        RED: "r",
+        BLUE: "b",
+        (0, 0, 0): ".",
+    }
     return [
         next((name for colour, name in names.items() if near(pixel, colour)), "?")
         for pixel in middle
@@ -406,7 +415,15 @@ def test_ways_of_resizing() -> None:
 
 
 @pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
-@pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (5, 7)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 1),
+        (1, 300),
+        (300, 1),
+        (5, 7),
+    ],
+)
 def test_extreme_proportions_fill_the_target_size(
     how: str, size: tuple[int, int]
 ) -> None:
@@ -438,7 +455,13 @@ def test_inverting(when: str, ground: int, ink: int) -> None:
     """
     image = Image.new("L", (6, 6), ground)
     image.paste(ink, (2, 2, 4, 4))
-    pixels = read(saved(image), width=6, height=6, channels=1, invert=when)
+    pixels = read(
+        saved(image),
+        width=6,
+        height=6,
+        channels=1,
+        invert=when,
+    )
     turned = when == "always" or (when == "auto" and ground >= 128)
     assert (pixels[0, 0, 0], pixels[2, 2, 0]) == (
         (255 - ground, 255 - ink) if turned else (ground, ink)
@@ -449,7 +472,12 @@ def test_inverting(when: str, ground: int, ink: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)]
+    "size",
+    [
+        (30_000, 30_000),
+        (2**31 - 1, 2**31 - 1),
+        (1_000_001, 1),
+    ],
 )
 def test_huge_pictures_are_rejected_before_decoding(size: tuple[int, int]) -> None:
     """The announced size is checked before decoding.
@@ -516,7 +544,14 @@ def test_bombs_need_no_memory() -> None:
     assert int(done.stdout) < 64 * 1024  # KiB
 
 
-@pytest.mark.parametrize("size", [(1, 1), (37, 1000), (1000, 37)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 1),
+        (37, 1000),
+        (1000, 37),
+    ],
+)
 @pytest.mark.parametrize(
     "options",
     [

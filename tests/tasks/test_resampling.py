@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from pocketserve.tasks.audio.resampling import resample
 from sounds import tone
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=60,
+)
 RATES = [
     (44_100, 16_000),
     (48_000, 16_000),
@@ -45,11 +50,20 @@ def test_tones_are_kept(rate: int, wanted: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "wanted"), [(44_100, 16_000), (48_000, 8_000), (192_000, 16_000)]
+    ("rate", "wanted"),
+    [
+        (44_100, 16_000),
+        (48_000, 8_000),
+        (192_000, 16_000),
+    ],
 )
 def test_no_aliases(rate: int, wanted: int) -> None:
     """Frequencies above the new limit are damped by at least 60 dB."""
-    for frequency in (0.56 * wanted, 0.8 * wanted, 0.45 * rate):
+    for frequency in (
+        0.56 * wanted,
+        0.8 * wanted,
+        0.45 * rate,
+    ):
         found = resample(tone(0.5, rate, frequency).astype(np.float32), rate, wanted)
         assert np.abs(middle(found, wanted)).max() < 0.5e-3
 

@@ -49,9 +49,18 @@ from tasks.sentencepiece_vectors import (
 )
 from text_models import bert_inputs, model, task_of
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=150,
+)
 RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
-FULL = {"nmt_nfkc": "unigram", "nfkc": "bpe", "nmt_nfkc_cf": "unigram"}
+FULL = {
+    "nmt_nfkc": "unigram",
+    "nfkc": "bpe",
+    "nmt_nfkc_cf": "unigram",
+}
 """The library's own large rules, and the kind of model to test them with."""
 
 
@@ -104,7 +113,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         made[rules] = train(
             folder,
             rules,
-            {"model_type": kind, "vocab_size": 300, "normalization_rule_name": rules},
+            {
+                "model_type": kind,
+                "vocab_size": 300,
+                "normalization_rule_name": rules,
+            },
         )
     return made
 
@@ -506,7 +519,11 @@ def make_embedder(folder: Path) -> None:
 def embedding_of_tokens(server: Server, text: str) -> Array:
     """Return the pooled output of a text's own tokens, sent as a tensor."""
     pieces = [token[0] for token in tokens(content_of("albert"), text)]
-    ids = [NUMBERS["[CLS]"], *pieces, NUMBERS["[SEP]"]]
+    ids = [
+        NUMBERS["[CLS]"],
+        *pieces,
+        NUMBERS["[SEP]"],
+    ]
     row = {
         "name": "input_ids",
         "datatype": "INT32",

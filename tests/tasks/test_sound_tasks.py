@@ -23,7 +23,12 @@ from pocketserve_wire import ApiError, ErrorCode
 from sounds import RATE, tone, wav
 from text_models import task_of
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=100,
+)
 SECOND = tone()
 LABELS = {"l.txt": "quiet\nloud\nother\n"}
 
@@ -34,7 +39,11 @@ def classifier(
     """Return a classifier with three classes."""
     spec = TensorSpec("x", kind, shape, audio.pop("quantization", None))
     table = {"sample_rate": RATE, **audio}
-    manifest = {"task": "audio-classification", "labels": "l.txt", "audio": table}
+    manifest = {
+        "task": "audio-classification",
+        "labels": "l.txt",
+        "audio": table,
+    }
     return task_of(folder, [spec], {"scores": (1, 3)}, manifest, LABELS)
 
 
@@ -131,7 +140,11 @@ RAMP = (np.arange(1000) / 2000)[:, None]
 
 
 @pytest.mark.parametrize(
-    ("pad", "last"), [("zeros", [0.45, 0]), ("repeat", [0.45, 0.45])]
+    ("pad", "last"),
+    [
+        ("zeros", [0.45, 0]),
+        ("repeat", [0.45, 0.45]),
+    ],
 )
 def test_hop_context_and_padding(tmp_path: Path, pad: str, last: list[float]) -> None:
     """Windows overlap and include their context.
@@ -139,7 +152,12 @@ def test_hop_context_and_padding(tmp_path: Path, pad: str, last: list[float]) ->
     The last one is padded as configured.
     """
     body = wav(RAMP, bits=32, floating=True)
-    options = {"window": 400, "hop": 300, "context": 10, "pad": pad}
+    options = {
+        "window": 400,
+        "hop": 300,
+        "context": 10,
+        "pad": pad,
+    }
     found = arrays(classifier(tmp_path, (1, 410), **options), body)
     assert len(found) == 3
     assert found[0][0, :10].tolist() == [0] * 10
@@ -261,7 +279,14 @@ def test_pooling(tmp_path: Path) -> None:
         for e in answer(task, rows, spans, pool="max", top_k=1)
     ] == [("quiet", 0.9)]
     found = answer(task, rows, spans, pool="none", threshold=0.5)
-    assert [(e["start"], e["end"], e["label"]) for e in found] == [
+    assert [
+        (
+            e["start"],
+            e["end"],
+            e["label"],
+        )
+        for e in found
+    ] == [
         (0.0, 0.3, "loud"),
         (0.3, 0.4, "quiet"),
     ]
@@ -274,7 +299,14 @@ def test_several_rows_of_one_run(tmp_path: Path) -> None:
     found = task.answer(
         runs, AnswerOptions(values={"pool": "none"}, top_k=1), [TimeSpan(0.0, 2.0)]
     )
-    assert [(e["start"], e["end"], e["label"]) for e in found] == [
+    assert [
+        (
+            e["start"],
+            e["end"],
+            e["label"],
+        )
+        for e in found
+    ] == [
         (0.0, 1.0, "loud"),
         (1.0, 2.0, "quiet"),
     ]
@@ -292,12 +324,20 @@ SPECS = [
 
 def detector(folder: Path, **audio: Any) -> Any:
     """Return a model that takes 512 samples, its state and the rate."""
-    table = {"sample_rate": RATE, "window": 512, **audio}
+    table = {
+        "sample_rate": RATE,
+        "window": 512,
+        **audio,
+    }
     return task_of(
         folder,
         SPECS,
         {"p": (1, 1), "hn": (1, 4)},
-        {"task": "voice-activity", "audio": table, **STATE},
+        {
+            "task": "voice-activity",
+            "audio": table,
+            **STATE,
+        },
     )
 
 
@@ -361,7 +401,11 @@ def test_each_window(tmp_path: Path) -> None:
     for i in range(32):
         runs.append({"p": np.array([[i / 100]], np.float32)})
     found = task.answer(runs, AnswerOptions(values={"pool": "none"}), context)
-    assert found[1] == {"start": 0.032, "end": 0.064, "score": pytest.approx(0.01)}
+    assert found[1] == {
+        "start": 0.032,
+        "end": 0.064,
+        "score": pytest.approx(0.01),
+    }
     assert found[-1]["end"] == 1.0
     assert len(found) == 32
 
@@ -401,10 +445,18 @@ def test_invalid_manifests_are_rejected(tmp_path: Path, case: str) -> None:
     """The error names the key."""
     change, text = WRONG[case]
     audio = {}
-    for key, v in {"sample_rate": RATE, "window": 512, **change}.items():
+    for key, v in {
+        "sample_rate": RATE,
+        "window": 512,
+        **change,
+    }.items():
         if v is not None:
             audio[key] = v
-    manifest = {"task": "voice-activity", "audio": audio, **STATE}
+    manifest = {
+        "task": "voice-activity",
+        "audio": audio,
+        **STATE,
+    }
     with pytest.raises(ModelLoadError, match=text):
         task_of(tmp_path, SPECS, {"p": (1, 1), "hn": (1, 4)}, manifest)
 

@@ -27,8 +27,17 @@ from sounds import RATE, tone, wav
 from tasks.spectrogram_vectors import CASES, DATA, signal
 from text_models import task_of
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
-SMALL: dict[str, Any] = {"n_fft": 256, "hop_length": 128, "n_mels": 20}
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=100,
+)
+SMALL: dict[str, Any] = {
+    "n_fft": 256,
+    "hop_length": 128,
+    "n_mels": 20,
+}
 VECTORS = [(library, name) for library, cases in CASES.items() for name in cases]
 TOLERANCE = {"librosa": 1e-6, "tensorflow": 2e-4}
 """Relative to the largest value.
@@ -191,7 +200,11 @@ def test_spectrogram_normalisation() -> None:
     std = np.arange(1.0, 21.0)
     own = spectrogram(**SMALL, mean=mean.tolist(), std=std.tolist()).features(sound)
     np.testing.assert_allclose(own, (plain - mean) / std, rtol=1e-5, atol=1e-5)
-    for log, unit in (("db", 1.0), ("log10", 0.1), ("natural", np.log(10) / 10)):
+    for log, unit in (
+        ("db", 1.0),
+        ("log10", 0.1),
+        ("natural", np.log(10) / 10),
+    ):
         for power in (1, 2):
             logarithmic = spectrogram(
                 **SMALL, log=log, top_db=30, power=power

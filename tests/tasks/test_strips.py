@@ -38,7 +38,16 @@ SIZES = [
 
 def noise(size: tuple[int, int], mode: str) -> Any:
     """Return a picture with distinct rows and columns."""
-    pixels = np.random.default_rng(3).integers(0, 256, (size[1], size[0], 4), np.uint8)
+    pixels = np.random.default_rng(3).integers(
+        0,
+        256,
+        (
+            size[1],
+            size[0],
+            4,
+        ),
+        np.uint8,
+    )
     return Image.fromarray(pixels).convert(mode)
 
 
@@ -58,7 +67,13 @@ class Asked:
 @pytest.mark.parametrize("filter_name", FILTERS)
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 @pytest.mark.parametrize(("size", "wanted"), SIZES)
-@pytest.mark.parametrize("part", [(0.0, 0.0, 1.0, 1.0), (0.13, 0.21, 0.87, 0.7)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        (0.0, 0.0, 1.0, 1.0),
+        (0.13, 0.21, 0.87, 0.7),
+    ],
+)
 def test_scaling_in_strips_equals_pillow(
     size: tuple[int, int],
     wanted: tuple[int, int],
@@ -187,10 +202,20 @@ def test_frames_are_read_in_strips(
     body = np.random.default_rng(4).integers(
         0,
         256,
-        {"rgba": 4 * size, "rgb": 3 * size, "gray": size}.get(form, size * 3 // 2),
+        {
+            "rgba": 4 * size,
+            "rgb": 3 * size,
+            "gray": size,
+        }.get(form, size * 3 // 2),
         np.uint8,
     )
-    hints = Hints(values={"format": form, "width": width, "height": height})
+    hints = Hints(
+        values={
+            "format": form,
+            "width": width,
+            "height": height,
+        }
+    )
     asked = Asked()
     whole = np.asarray(read_frame(memoryview(body.tobytes()), hints, halved=halved))
     monkeypatch.setattr(strips, "STRIP_PIXELS", 2 * height)
@@ -205,7 +230,13 @@ def test_frames_are_read_in_strips(
 @pytest.mark.parametrize("height", [1, 3])
 def test_a_frame_of_an_odd_number_of_rows(height: int) -> None:
     body = np.arange(5 * height, dtype=np.uint8)
-    hints = Hints(values={"format": "gray", "width": 5, "height": height})
+    hints = Hints(
+        values={
+            "format": "gray",
+            "width": 5,
+            "height": height,
+        }
+    )
     assert np.array_equal(
         read_frame(memoryview(body.tobytes()), hints), body.reshape(height, 5)
     )

@@ -23,7 +23,12 @@ from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from text_models import VOCABULARY, bert_inputs, model, task_of
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=200)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=200,
+)
 FILES: Mapping[str, Any] = {
     "vocab.txt": "\n".join(VOCABULARY) + "\n",
     "l.txt": "bad\ngood\n",
@@ -392,7 +397,14 @@ def test_other_tokenizers_use_the_library(tmp_path: Path) -> None:
     library = pytest.importorskip("tokenizers", reason="needs the tokenizers library")
     made = library.Tokenizer(
         library.models.WordLevel(
-            {"<s>": 0, "</s>": 1, "<unk>": 2, "<pad>": 3, "hi": 4}, "<unk>"
+            {
+                "<s>": 0,
+                "</s>": 1,
+                "<unk>": 2,
+                "<pad>": 3,
+                "hi": 4,
+            },
+            "<unk>",
         )
     )
     made.pre_tokenizer = library.pre_tokenizers.Whitespace()
@@ -609,7 +621,11 @@ def test_a_list_and_a_query(tmp_path: Path) -> None:
     """
     task = embedder(tmp_path, (1, 2))
     outputs = []
-    for row in ([2, 0], [0, 5], [3, 3]):
+    for row in (
+        [2, 0],
+        [0, 5],
+        [3, 3],
+    ):
         outputs.append({"last_hidden_state": np.array([row], np.float32)})
     several = task.prepare(memoryview(b'["a", "b", "c"]'))
     assert [

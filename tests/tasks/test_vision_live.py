@@ -83,8 +83,18 @@ def red(width: int, height: int) -> bytes:
 
 def entry(label: str, index: int, score: float, x: float) -> dict[str, Any]:
     """Return an object on a picture of 640 x 320."""
-    box = {"x": x, "y": 120, "width": 160, "height": 80}
-    return {"label": label, "index": index, "score": pytest.approx(score), "box": box}
+    box = {
+        "x": x,
+        "y": 120,
+        "width": 160,
+        "height": 80,
+    }
+    return {
+        "label": label,
+        "index": index,
+        "score": pytest.approx(score),
+        "box": box,
+    }
 
 
 LEFT = entry("left", 0, 0.9, 80)
@@ -143,7 +153,12 @@ def test_a_region_and_the_card(server: Any) -> None:
     found = server.call(
         "POST", "/predictions/toy?region=320,0,320,160", data=red(640, 320)
     ).json()["predictions"]
-    assert found[0]["box"] == {"x": 360, "y": 60, "width": 80, "height": 40}
+    assert found[0]["box"] == {
+        "x": 360,
+        "y": 60,
+        "width": 80,
+        "height": 40,
+    }
     card = server.call("GET", "/v2/models/toy").json()["card"]
     assert card["first_labels"] == ["left", "right"]
     assert (

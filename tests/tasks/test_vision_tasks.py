@@ -72,7 +72,13 @@ def test_segmentation_maps(tmp_path: Path, case: str) -> None:
     )
     assert isinstance(found, ExtendedAnswer)
     assert [
-        (e["label"], e["index"], e["pixels"], e["share"]) for e in found.entries
+        (
+            e["label"],
+            e["index"],
+            e["pixels"],
+            e["share"],
+        )
+        for e in found.entries
     ] == [
         ("ground", 0, 130, 0.65),
         ("left", 1, 50, 0.25),
@@ -80,7 +86,12 @@ def test_segmentation_maps(tmp_path: Path, case: str) -> None:
     ]
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found.more["mask"]))))
     assert (mask == CLASSES).all()
-    assert found.more["mask_box"] == {"x": 0, "y": 0, "width": 400, "height": 400}
+    assert found.more["mask_box"] == {
+        "x": 0,
+        "y": 0,
+        "width": 400,
+        "height": 400,
+    }
     assert (
         task.answer([{"map": array}], AnswerOptions(top_k=1, threshold=0.2), context)
         == found.entries[:1]
@@ -93,7 +104,11 @@ def test_segmentation_maps(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "high"),
-    [({}, 0.6), ({"threshold": 0.1}, 0.2), ({"activation": "sigmoid"}, 0.5)],
+    [
+        ({}, 0.6),
+        ({"threshold": 0.1}, 0.2),
+        ({"activation": "sigmoid"}, 0.5),
+    ],
     ids=str,
 )
 def test_a_map_of_one_channel(
@@ -119,7 +134,14 @@ def test_a_map_of_one_channel(
         ("", ["0", "1"]),
     ],
 )
-@pytest.mark.parametrize("shape", [(1, 10, 20, 1), (1, 1, 10, 20), (1, 10, 20)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 10, 20, 1),
+        (1, 1, 10, 20),
+        (1, 10, 20),
+    ],
+)
 def test_the_names_of_one_channel(
     tmp_path: Path, labels: str, names: list[str], shape: tuple[int, ...]
 ) -> None:
@@ -162,7 +184,12 @@ def test_letterbox_bars_are_removed(tmp_path: Path) -> None:
         AnswerOptions(values={"mask": "png"}),
         task.prepare(picture()).context,
     )
-    assert found.more["mask_box"] == {"x": 0, "y": 100, "width": 400, "height": 200}
+    assert found.more["mask_box"] == {
+        "x": 0,
+        "y": 100,
+        "width": 400,
+        "height": 200,
+    }
 
 
 def test_many_classes(tmp_path: Path) -> None:
@@ -192,7 +219,11 @@ def test_output_names_of_the_map(tmp_path: Path) -> None:
             dataclasses.replace(facts(tmp_path, {}, manifest), outputs=outputs)
         )
 
-    for name, own in {"first": "first", "second": "second", "map": "first"}.items():
+    for name, own in {
+        "first": "first",
+        "second": "second",
+        "map": "first",
+    }.items():
         task = segmenter_of(name)
         assert task.answer(
             [{own: SCORES[None]}], AnswerOptions(), task.prepare(picture()).context
@@ -255,7 +286,11 @@ def movenet(points: Any) -> Any:
 
 
 BODY = np.stack(
-    [np.linspace(0.25, 0.75, 17), np.linspace(0.1, 0.9, 17), np.linspace(0.9, 0.5, 17)],
+    [
+        np.linspace(0.25, 0.75, 17),
+        np.linspace(0.1, 0.9, 17),
+        np.linspace(0.9, 0.5, 17),
+    ],
     axis=1,
 )
 
@@ -275,7 +310,12 @@ def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
     )
     box = entry["box"]
     np.testing.assert_allclose(
-        [box["x"], box["y"], box["width"], box["height"]],
+        [
+            box["x"],
+            box["y"],
+            box["width"],
+            box["height"],
+        ],
         [100, 40, 200, 320],
         atol=tolerance,
     )
@@ -399,7 +439,13 @@ def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
     )
 
 
-SIZES = [(1, 1), (3, 2000), (28, 28), (640, 480), (4000, 3000)]
+SIZES = [
+    (1, 1),
+    (3, 2000),
+    (28, 28),
+    (640, 480),
+    (4000, 3000),
+]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -702,7 +748,11 @@ def test_damaged_metadata_files_are_named(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("key", ["image_mean", "image_std"])
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_a_wrong_number_of_channel_values(tmp_path: Path, key: str, count: int) -> None:
-    processor = {"image_mean": [0.5], "image_std": [0.5], key: [0.5] * count}
+    processor = {
+        "image_mean": [0.5],
+        "image_std": [0.5],
+        key: [0.5] * count,
+    }
     files = {"preprocessor_config.json": processor}
 
     with pytest.raises(ModelLoadError, match=f"^{key} .* has {count} numbers"):
@@ -730,7 +780,11 @@ def test_a_classifier_of_hugging_face(tmp_path: Path) -> None:
     (best, _) = task.answer(
         [{"logits": np.array([[0.0, np.log(3)]], np.float32)}], AnswerOptions(), None
     )
-    assert best == {"label": "dog", "index": 1, "score": pytest.approx(0.75)}
+    assert best == {
+        "label": "dog",
+        "index": 1,
+        "score": pytest.approx(0.75),
+    }
 
 
 NAMED: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
@@ -765,7 +819,13 @@ def test_label_sources(tmp_path: Path, case: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["l.txt", ["cat"]])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "l.txt",
+        ["cat"],
+    ],
+)
 def test_label_languages(tmp_path: Path, name: str | list[str]) -> None:
     """The requested language, a related one, or the first.
 
@@ -818,7 +878,13 @@ def test_an_input_of_open_size(tmp_path: Path) -> None:
     manifest: dict[str, Any] = {"task": "image-classification"}
     with pytest.raises(ModelLoadError, match="set width and height"):
         select_task(facts(tmp_path, {"s": (-1, 2)}, manifest, image=image))
-    manifest["image"] = {"width": 20, "height": 10, "color": "bgr", "mean": 0, "std": 1}
+    manifest["image"] = {
+        "width": 20,
+        "height": 10,
+        "color": "bgr",
+        "mean": 0,
+        "std": 1,
+    }
     task = select_task(facts(tmp_path, {"s": (-1, 2)}, manifest, image=image))
     red = io.BytesIO()
     Image.new("RGB", (5, 5), (255, 0, 0)).save(red, "PNG")
@@ -856,7 +922,12 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=40)
+@settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=40,
+)
 @given(data=st.data(), case=st.sampled_from(sorted(ANY_TASK)))
 def test_random_outputs_do_no_harm(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str

@@ -13,7 +13,12 @@ from pocketserve.tasks.audio.wav import Sound, is_wav, read_wav
 from pocketserve_wire import ApiError, ErrorCode
 from sounds import chunk, format_chunk, stored, tone, wav
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=150,
+)
 TONE = tone(0.05, channels=2)
 
 
@@ -22,7 +27,14 @@ def read(body: bytes, *, mono: bool = False, seconds: float = 60) -> Sound:
     return read_wav(memoryview(body), seconds, mono=mono)
 
 
-FORMATS = [(8, False), (16, False), (24, False), (32, False), (32, True), (64, True)]
+FORMATS = [
+    (8, False),
+    (16, False),
+    (24, False),
+    (32, False),
+    (32, True),
+    (64, True),
+]
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -34,26 +46,61 @@ def test_wav_formats(
 ) -> None:
     """Every width, number of channels and byte order gives the same samples."""
     samples = tone(0.02, channels=channels) * np.linspace(1, 0.5, channels)
-    found = read(wav(samples, 44_100, bits, floating=floating, order=order, sub=sub))
+    found = read(
+        wav(
+            samples,
+            44_100,
+            bits,
+            floating=floating,
+            order=order,
+            sub=sub,
+        )
+    )
     assert found.rate == 44_100
     assert found.samples.dtype == np.float32
     np.testing.assert_allclose(
         found.samples, samples, atol=1 / 128 if bits == 8 else 1 / 32000
     )
     mixed = read(
-        wav(samples, 44_100, bits, floating=floating, order=order, sub=sub), mono=True
+        wav(
+            samples,
+            44_100,
+            bits,
+            floating=floating,
+            order=order,
+            sub=sub,
+        ),
+        mono=True,
     )
     np.testing.assert_allclose(
         mixed.samples[:, 0], found.samples.mean(axis=1), atol=1e-6
     )
 
 
-MU_LAW = {0x00: -32124, 0x0F: -16764, 0x7F: 0, 0x80: 32124, 0xF0: 120, 0xFF: 0}
-A_LAW = {0x2A: -32256, 0xAA: 32256, 0xD5: 8, 0x55: -8, 0x80: 5504}
+MU_LAW = {
+    0x00: -32124,
+    0x0F: -16764,
+    0x7F: 0,
+    0x80: 32124,
+    0xF0: 120,
+    0xFF: 0,
+}
+A_LAW = {
+    0x2A: -32256,
+    0xAA: 32256,
+    0xD5: 8,
+    0x55: -8,
+    0x80: 5504,
+}
 
 
 @pytest.mark.parametrize(
-    ("code", "table"), [(7, MU_LAW), (6, A_LAW)], ids=["mu-law", "A-law"]
+    ("code", "table"),
+    [
+        (7, MU_LAW),
+        (6, A_LAW),
+    ],
+    ids=["mu-law", "A-law"],
 )
 def test_companded_samples(code: int, table: dict[int, int]) -> None:
     """The telephone's 8-bit codes equal values of G.711's tables."""
@@ -176,7 +223,15 @@ def test_random_bytes_are_a_sound_or_rejected(data: st.DataObject) -> None:
     contain.
     """
     whole = bytearray(
-        data.draw(st.sampled_from([WHOLE, ODD["RF64"], wav(TONE, bits=24, sub=True)]))
+        data.draw(
+            st.sampled_from(
+                [
+                    WHOLE,
+                    ODD["RF64"],
+                    wav(TONE, bits=24, sub=True),
+                ]
+            )
+        )
     )
     for place, value in data.draw(
         st.lists(st.tuples(st.integers(0, 79), st.integers(0, 255)), max_size=4)

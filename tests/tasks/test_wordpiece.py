@@ -20,7 +20,12 @@ library = pytest.importorskip(
     "tokenizers", reason="the comparison needs the tokenizers library"
 )
 
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=400)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=400,
+)
 
 CORPUS: list[str] = json.loads(
     (Path(__file__).parent / "data" / "scripts.json").read_text(encoding="utf-8")

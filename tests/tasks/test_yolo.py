@@ -92,7 +92,12 @@ def test_rotated_boxes_have_corners(tmp_path: Path) -> None:
         (54, 52),
         (74, 52),
     }
-    assert entry["box"] == {"x": 54, "y": 12, "width": 20, "height": 40}
+    assert entry["box"] == {
+        "x": 54,
+        "y": 12,
+        "width": 20,
+        "height": 40,
+    }
 
 
 def test_crossing_rotated_boxes_are_both_returned(tmp_path: Path) -> None:
@@ -108,7 +113,13 @@ def test_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
     assert len(answer(tmp_path, "obb", {"rows": final([row, row])})) == 2
 
 
-@pytest.mark.parametrize("shape", [(1, 40, 6), (1, -1, -1)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 40, 6),
+        (1, -1, -1),
+    ],
+)
 def test_a_model_that_drops_boxes_itself_with_an_open_shape(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
@@ -124,7 +135,12 @@ def test_a_model_that_drops_boxes_itself_with_an_open_shape(
 
     assert len(entries) == 2
     assert entries[0]["label"] == "plane"
-    assert entries[0]["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
+    assert entries[0]["box"] == {
+        "x": 44,
+        "y": 22,
+        "width": 40,
+        "height": 20,
+    }
 
 
 def test_a_manifests_overlap_applies_to_a_model_that_drops_boxes_itself(
@@ -168,7 +184,12 @@ def test_masks_are_sent_on_request(tmp_path: Path) -> None:
     assert (
         entry["box"]
         == entry["mask_box"]
-        == {"x": 32, "y": 16, "width": 64, "height": 32}
+        == {
+            "x": 32,
+            "y": 16,
+            "width": 64,
+            "height": 32,
+        }
     )
     mask = mask_of(entry)
     assert mask.shape == (16, 32)
@@ -192,7 +213,12 @@ def test_a_mask_excludes_the_bars(tmp_path: Path) -> None:
     }
     (entry,) = answer(tmp_path, "segment", outputs, {"mask": "png"})
 
-    assert entry["mask_box"] == {"x": 0, "y": 0, "width": 128, "height": 64}
+    assert entry["mask_box"] == {
+        "x": 0,
+        "y": 0,
+        "width": 128,
+        "height": 64,
+    }
 
 
 def test_a_model_without_prototypes_is_served_as_tensors(tmp_path: Path) -> None:
@@ -216,7 +242,12 @@ def test_key_points(tmp_path: Path) -> None:
     (entry,) = answer(tmp_path, "pose", {"rows": raw(rows)}, **names)
 
     assert entry["label"] == "plane"
-    assert entry["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
+    assert entry["box"] == {
+        "x": 44,
+        "y": 22,
+        "width": 40,
+        "height": 20,
+    }
     first, second = entry["keypoints"]
     assert first["label"] == "bow"
     assert first["x"] == 48
@@ -252,7 +283,12 @@ def test_key_points_of_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
     )
 
     assert len(entries) == 2
-    assert entries[0]["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
+    assert entries[0]["box"] == {
+        "x": 44,
+        "y": 22,
+        "width": 40,
+        "height": 20,
+    }
 
 
 @pytest.mark.parametrize("shape", ["[0, 3]", "[1, 9]", "'x'", "[100000000, 3]", "("])
@@ -276,7 +312,12 @@ def test_rt_detr_rows_are_untransposed_ratios(tmp_path: Path) -> None:
     (entry,) = answer(tmp_path, "detect", {"rows": rows}, head="RTDETRDecoder")
 
     assert (entry["label"], entry["index"]) == ("plane", 1)
-    assert entry["box"] == {"x": 48, "y": 24, "width": 32, "height": 16}
+    assert entry["box"] == {
+        "x": 48,
+        "y": 24,
+        "width": 32,
+        "height": 16,
+    }
 
 
 def test_ratios_and_pixels_give_the_same_box() -> None:
@@ -297,7 +338,14 @@ def test_non_finite_rows_are_dropped() -> None:
     assert reader.read(rows, (64, 64), 0.5).scores.tolist() == pytest.approx([0.8])
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 9), (9,), (2, 7, 9)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 5, 9),
+        (9,),
+        (2, 7, 9),
+    ],
+)
 def test_outputs_without_such_rows(shape: tuple[int, ...]) -> None:
     reader = RowReader(TensorSpec("rows", "FP32", shape), 1, 2)
 
@@ -306,7 +354,13 @@ def test_outputs_without_such_rows(shape: tuple[int, ...]) -> None:
 
 
 def test_a_rotated_box_suppresses_only_similar_ones_of_its_class() -> None:
-    boxes = np.array([[30, 30, 20, 10.0], [31, 30, 20, 10], [31, 30, 20, 10]])
+    boxes = np.array(
+        [
+            [30, 30, 20, 10.0],
+            [31, 30, 20, 10],
+            [31, 30, 20, 10],
+        ]
+    )
 
     kept = suppress_rotated(boxes, np.zeros(3), np.array([0, 0, 1]), 0.7, 10)
     assert kept.tolist() == [0, 2]
@@ -336,7 +390,12 @@ def test_the_answer_is_drawn(tmp_path: Path, task: str) -> None:
     outputs = {"rows": raw([[32, 32, 20, 10, 0.1, 0.9, 0.5]])}
     if task == "segment":
         outputs["masks"] = np.ones((1, 1, 16, 16), np.float32)
-    properties = {"task": task, "stride": "32", "imgsz": "[64, 64]", "names": NAMES}
+    properties = {
+        "task": task,
+        "stride": "32",
+        "imgsz": "[64, 64]",
+        "names": NAMES,
+    }
     shapes = {name: array.shape for name, array in outputs.items()}
     model: Any = select_task(
         facts(tmp_path, shapes, image=IMAGE, properties=properties)

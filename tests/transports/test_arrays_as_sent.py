@@ -201,7 +201,14 @@ def test_batches_of_two_inputs_must_match_if_they_share_a_name(client: Client) -
         ][0]["shape"] == [1, 4]
 
 
-@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400 + ".5"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e400",
+        "-1e400",
+        "1" + "0" * 400 + ".5",
+    ],
+)
 def test_a_number_beyond_its_datatype_is_refused(client: Client, number: str) -> None:
     """It doesn't become infinity, which has a name of its own; answers have null
     instead.

@@ -898,7 +898,11 @@ def test_tensors_of_a_picture_model_over_v1(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"instances": [{"b64": "*"}]}, {"instances": [{"image": {"b64": "*"}}]}]
+    "values",
+    [
+        {"instances": [{"b64": "*"}]},
+        {"instances": [{"image": {"b64": "*"}}]},
+    ],
 )
 def test_wrong_base64_over_v1(ask: Ask, values: Any) -> None:
     status, document = ask(
@@ -908,7 +912,11 @@ def test_wrong_base64_over_v1(ask: Ask, values: Any) -> None:
     assert document["error"] == "the picture is not base64"
 
 
-ROW = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+ROW = {
+    "sepal_length": 5.1,
+    "sepal_width": 3.5,
+    "petal_length": 1.4,
+}
 
 
 def test_rows_by_feature_over_v1(ask: Ask) -> None:
@@ -990,9 +998,19 @@ def test_wrong_tensors_for_features_are_refused(ask: Ask) -> None:
     status, document = ask("/v2/models/petals/infer", JSON, columns_of(1, colour=1.0))
     assert status == 400
     assert "unknown feature 'colour'" in document["error"]
-    text = {"name": "sepal_length", "shape": [1], "datatype": "BYTES", "data": ["5"]}
+    text = {
+        "name": "sepal_length",
+        "shape": [1],
+        "datatype": "BYTES",
+        "data": ["5"],
+    }
     inputs = [
-        {"name": n, "shape": [1], "datatype": "FP32", "data": [1]}
+        {
+            "name": n,
+            "shape": [1],
+            "datatype": "FP32",
+            "data": [1],
+        }
         for n in ("sepal_width", "petal_length")
     ]
     status, document = ask(
@@ -1015,7 +1033,11 @@ def oip_task(
         "data": data,
         **tensor,
     }
-    parameters = {"task": True, "top_k": 1, **(request or {})}
+    parameters = {
+        "task": True,
+        "top_k": 1,
+        **(request or {}),
+    }
     return (
         f"/v2/models/{model}/infer",
         JSON,

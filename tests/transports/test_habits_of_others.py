@@ -115,7 +115,12 @@ def test_single_values_are_rows(ask: Ask, body: Any, answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"instances": [1.0, 2.0]}, {"inputs": 1.0}, {"instances": [[[1.0, 2.0]]]}]
+    "body",
+    [
+        {"instances": [1.0, 2.0]},
+        {"inputs": 1.0},
+        {"instances": [[[1.0, 2.0]]]},
+    ],
 )
 def test_values_that_are_not_rows_are_refused(ask: Ask, body: Any) -> None:
     status, document = ask("POST", "/v1/models/wide:predict", body)
@@ -166,7 +171,12 @@ def test_cloud_events_are_answered(ask: Ask) -> None:
 
 def test_cloud_events_in_binary_mode(served: Server) -> None:
     """The event is in headers, and the body is its data."""
-    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "a", "ce-type": "b"}
+    event = {
+        "ce-specversion": "1.0",
+        "ce-id": "1",
+        "ce-source": "a",
+        "ce-type": "b",
+    }
     answer = served.call(
         "POST",
         "/v1/models/half_plus_two:predict",
@@ -182,7 +192,12 @@ def test_cloud_events_in_binary_mode(served: Server) -> None:
 
 def item(name: str = "x") -> dict[str, Any]:
     """Return one input of one row."""
-    return {"name": name, "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    return {
+        "name": name,
+        "datatype": "FP32",
+        "shape": [1, 1],
+        "data": [1],
+    }
 
 
 @pytest.mark.parametrize("verb", ["register", "status"])
@@ -206,7 +221,12 @@ def test_a_batch_that_the_file_fixes_to_one_is_dropped_from_the_metadata(
     assert status == 200
     assert config["max_batch_size"] == 1
     assert config["input"][0]["dims"] == config["output"][0]["dims"] == [3]
-    three = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 3, 2]}
+    three = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, 3],
+        "data": [1, 3, 2],
+    }
     body = {
         "inputs": [three],
         "outputs": [{"name": "y", "parameters": {"classification": 2}}],

@@ -60,7 +60,13 @@ def form(**fields: str) -> bytes:
     return "".join([*parts, "--b--\r\n"]).encode()
 
 
-@pytest.mark.parametrize(("stream", "ends"), [("true", True), ("false", False)])
+@pytest.mark.parametrize(
+    ("stream", "ends"),
+    [
+        ("true", True),
+        ("false", False),
+    ],
+)
 def test_only_a_stream_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, stream: str, ends: bool
 ) -> None:

@@ -90,7 +90,13 @@ def test_a_server_waits_for_its_ports(
 
 
 @pytest.mark.parametrize(
-    ("files", "allowed"), [(1024, 512), (128, 38), (64, 1), (10, 1)]
+    ("files", "allowed"),
+    [
+        (1024, 512),
+        (128, 38),
+        (64, 1),
+        (10, 1),
+    ],
 )
 def test_connections_leave_room_for_other_files(
     files: int, allowed: int, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,12 @@ from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.config import load_config
 from pocketserve.service import FREE_THREADS, Service
 
-TENSOR = {"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0] * 64}
+TENSOR = {
+    "name": "image",
+    "datatype": "FP32",
+    "shape": [1, 8, 8, 1],
+    "data": [0] * 64,
+}
 VALID = json.dumps({"inputs": [TENSOR]}).encode()
 INFER = "/v2/models/{model}/infer"
 PREDICT = "/v1/models/{model}:predict"

@@ -78,7 +78,14 @@ def test_each_request_has_a_log_line_without_secrets(
         for line in lines:
             if line["transport"] == transport and line["method"] == "POST":
                 own.append(line)
-        asked = [(line["path"], line["model"], line["status"]) for line in own]
+        asked = [
+            (
+                line["path"],
+                line["model"],
+                line["status"],
+            )
+            for line in own
+        ]
         cut = f"{str(server.token)[:16]}..."
         assert asked == [
             ("/predictions/petals", "petals", 200),
@@ -100,7 +107,12 @@ def test_each_request_has_a_log_line_without_secrets(
     assert str(server.token) not in text
 
 
-ROW = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}
+ROW = {
+    "name": "features",
+    "datatype": "FP32",
+    "shape": [1, 3],
+    "data": [5.1, 3.5, 1.4],
+}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
@@ -159,7 +171,17 @@ def test_request_ids_are_logged_and_answered(
     ]
 
 
-@pytest.mark.parametrize("name", ["", "a" * 129, "a b", "a;b", "\xe4", "<script>"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a" * 129,
+        "a b",
+        "a;b",
+        "\xe4",
+        "<script>",
+    ],
+)
 def test_invalid_request_ids_are_not_repeated(server: Server, name: str) -> None:
     answer = server.call("GET", "/v2", headers={"X-Request-Id": name.encode("latin-1")})
     assert answer.status_code == 200
@@ -213,7 +235,12 @@ def test_unauthenticated_refusals_are_logged(new_server: StartServer) -> None:
         client.index()
     server.stop()
     assert [
-        (line["transport"], line["method"], line["path"], line["status"])
+        (
+            line["transport"],
+            line["method"],
+            line["path"],
+            line["status"],
+        )
         for line in fields(server)
     ] == [
         ("http", "GET", "/v2/models", 401),
@@ -229,7 +256,11 @@ def test_unauthenticated_refusals_are_logged(new_server: StartServer) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--request-log", "off"], ["--request-log=on", "--log-level=warning"], []],
+    [
+        ["--request-log", "off"],
+        ["--request-log=on", "--log-level=warning"],
+        [],
+    ],
 )
 def test_there_are_no_lines_without_a_terminal_or_when_switched_off(
     new_server: StartServer, options: list[str]
@@ -359,7 +390,11 @@ def test_unauthenticated_requests_cannot_fill_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     log = RequestLog()
-    sizes = {"started": time.monotonic(), "bytes_in": 0, "bytes_out": 0}
+    sizes = {
+        "started": time.monotonic(),
+        "bytes_in": 0,
+        "bytes_out": 0,
+    }
     # The counter's second starts in the future, so it can't end during the test.
     log._second = 1 << 40
     for _ in range(MAX_UNTRUSTED_LINES + 5):
@@ -367,7 +402,14 @@ def test_unauthenticated_requests_cannot_fill_the_log(
     assert not log._has_room(1 << 40)
     assert log._has_room(1 + (1 << 40))
     assert caplog.messages == ["6 more requests without the token were not logged"]
-    log.write("http", "get\n", "/a b\n", "m", 200, **sizes)
+    log.write(
+        "http",
+        "get\n",
+        "/a b\n",
+        "m",
+        200,
+        **sizes,
+    )
     assert " - /a%20b%0A 200 m " in caplog.messages[-1]
 
 

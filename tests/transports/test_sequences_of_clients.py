@@ -160,7 +160,11 @@ def test_raw_input_over_the_open_inference_protocol(client: Client) -> None:
     """A step may also be one BYTES element."""
     data = np.array([b"[1, 0]"], object)
     marks = {"task": True, "sequence_id": "oip"}
-    for step in ({"sequence_start": True}, {}, {"sequence_end": True}):
+    for step in (
+        {"sequence_start": True},
+        {},
+        {"sequence_end": True},
+    ):
         (answer,) = client.infer("sum", {"raw": data}, parameters={**marks, **step})[
             "answer"
         ]

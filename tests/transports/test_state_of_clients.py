@@ -28,7 +28,12 @@ def stateful(new_server: StartServer, tmp_path: Path) -> Server:
 
 def body(value: float, **parameters: Any) -> bytes:
     """Return a step of sequence 1."""
-    tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}
+    tensor = {
+        "name": "x",
+        "shape": [1, 1],
+        "datatype": "FP32",
+        "data": [value],
+    }
     return json.dumps(
         {"inputs": [tensor], "parameters": {"sequence_id": 1, **parameters}}
     ).encode()

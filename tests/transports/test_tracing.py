@@ -20,7 +20,12 @@ from pocketserve.transports import tracing
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT_SPAN = "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{PARENT_SPAN}-01"
-ROW = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}
+ROW = {
+    "name": "features",
+    "datatype": "FP32",
+    "shape": [1, 3],
+    "data": [5.1, 3.5, 1.4],
+}
 BODY = {"id": "order-7", "inputs": [ROW]}
 
 

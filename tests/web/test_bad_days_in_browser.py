@@ -314,7 +314,10 @@ def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [((FAKE_DEVICES[0],), "NotAllowedError"), ((FAKE_DEVICES[1],), "NotFoundError")],
+    [
+        ((FAKE_DEVICES[0],), "NotAllowedError"),
+        ((FAKE_DEVICES[1],), "NotFoundError"),
+    ],
     ids=["refused", "none"],
 )
 def test_a_missing_camera_is_reported(

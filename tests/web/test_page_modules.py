@@ -254,12 +254,22 @@ def test_the_last_step_of_captions_is_repeated(tmp_path: Path) -> None:
     const asked = steps.map(({ size, isEnd }) => [size / 4, isEnd]);
     console.log(JSON.stringify([asked, input.run.words.text, input.ends]));"""
     asked, text, ends = run_captions(script, tmp_path)
-    assert asked == [[10, False], [20, True], [30, True]]
+    assert asked == [
+        [10, False],
+        [20, True],
+        [30, True],
+    ]
     assert text.endswith("The end.")
     assert ends == 0
 
 
-@pytest.mark.parametrize(("code", "steps"), [("QUEUE_FULL", 5), ("MODEL_BROKEN", 1)])
+@pytest.mark.parametrize(
+    ("code", "steps"),
+    [
+        ("QUEUE_FULL", 5),
+        ("MODEL_BROKEN", 1),
+    ],
+)
 def test_the_last_step_is_repeated_a_few_times_at_most(
     tmp_path: Path, code: str, steps: int
 ) -> None:
@@ -303,7 +313,14 @@ def test_the_page_writes_subtitles_as_the_server_does(
     tmp_path: Path, kind: str
 ) -> None:
     texts = ["a & b <i>c</i>", "x --> y ---> z", " one\n\ntwo\r\nthree "]
-    parts = [{"start": 0, "end": 3723.0454, "text": text} for text in texts]
+    parts = [
+        {
+            "start": 0,
+            "end": 3723.0454,
+            "text": text,
+        }
+        for text in texts
+    ]
     script = f"console.log(JSON.stringify(subtitles('{kind}', {json.dumps(parts)})));"
     cues = [Cue(0, 3723.0454, text) for text in texts]
     expected = subtitles(cues, kind).strip().split("\n")

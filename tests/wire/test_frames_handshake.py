@@ -104,7 +104,14 @@ def test_the_client_accepts_a_valid_server(vector: Vector) -> None:
     )
 
 
-@pytest.mark.parametrize("more", [{"proof": "0" * 64}, {"proof": 7}, {"proof": None}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"proof": "0" * 64},
+        {"proof": 7},
+        {"proof": None},
+    ],
+)
 def test_an_unrequested_proof_is_ignored(more: dict[str, Any]) -> None:
     """Both sides ignore it if there is no token."""
     (vector,) = [vector for vector in GOOD if vector.name == "handshake_without_token"]
@@ -118,7 +125,15 @@ def test_an_unrequested_proof_is_ignored(more: dict[str, Any]) -> None:
     assert client.accept_ready(ready) == ConnectionLimits(**vector.facts["limits"])
 
 
-@pytest.mark.parametrize("server", [..., None, 7, ["x"]])
+@pytest.mark.parametrize(
+    "server",
+    [
+        ...,
+        None,
+        7,
+        ["x"],
+    ],
+)
 def test_the_servers_name_is_optional(server: object) -> None:
     (vector,) = [vector for vector in GOOD if vector.name == "handshake_without_token"]
     client = client_of(vector)
@@ -197,7 +212,12 @@ def test_the_worked_example() -> None:
 def hello(**changes: Any) -> Frame:
     """Return a HELLO with changes."""
     body = json.dumps(
-        {"v": [1, 1], "nonce": "c0" * 16, "max_frame": LEAST_MAX_FRAME} | changes
+        {
+            "v": [1, 1],
+            "nonce": "c0" * 16,
+            "max_frame": LEAST_MAX_FRAME,
+        }
+        | changes
     ).encode()
     return Frame(FrameType.HELLO, json_length=len(body), body=body)
 
@@ -261,7 +281,15 @@ def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["camera/2.1", "a" * 99, "two\nlines", "gr\u00fcn", 7, None]
+    "name",
+    [
+        "camera/2.1",
+        "a" * 99,
+        "two\nlines",
+        "gr\u00fcn",
+        7,
+        None,
+    ],
 )
 def test_a_clients_name_is_never_a_fault(name: object) -> None:
     assert ServerHandshake(None, bytes(16), LIMITS).answer_hello(hello(client=name))

@@ -97,7 +97,15 @@ def frames(draw: st.DrawFn) -> Frame:
             kind, draw(ids), draw(st.integers(200, 599)), b"", ext, json_length, body
         )
     target = draw(st.binary(min_size=1, max_size=1024))
-    return Frame(kind, draw(ids), draw(u32), target, ext, json_length, body)
+    return Frame(
+        kind,
+        draw(ids),
+        draw(u32),
+        target,
+        ext,
+        json_length,
+        body,
+    )
 
 
 def decoder_for(frame: Frame) -> FrameDecoder:
@@ -146,7 +154,17 @@ def test_noise_raises_nothing_but_faults(
     state: str, listens: bool, noise: bytes, kept: int
 ) -> None:
     """Some of the random bytes follow the start of a valid header."""
-    start = encode_header(Header(FrameType.REQUEST, 1, 0, 5, 3, 2, 9))[:kept]
+    start = encode_header(
+        Header(
+            FrameType.REQUEST,
+            1,
+            0,
+            5,
+            3,
+            2,
+            9,
+        )
+    )[:kept]
     decoder = FrameDecoder(STATES[state], MAX, listens=listens)
     with contextlib.suppress(ConnectionFaultError):
         for frame in feed(decoder, start + noise):
@@ -187,7 +205,13 @@ def test_mutated_vectors_are_read_or_refused() -> None:
     assert min(outcomes.values()) > 1000, outcomes
 
 
-@pytest.mark.parametrize("announced", [FIRST_BODY_BYTES + 1, 64 * MIB])
+@pytest.mark.parametrize(
+    "announced",
+    [
+        FIRST_BODY_BYTES + 1,
+        64 * MIB,
+    ],
+)
 def test_memory_grows_with_received_bytes_only(announced: int) -> None:
     """Ten bytes of an announced 64 MiB take 1 MiB.
 
@@ -195,7 +219,18 @@ def test_memory_grows_with_received_bytes_only(announced: int) -> None:
     """
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], announced)
     head = (
-        encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
+        encode_header(
+            Header(
+                FrameType.REQUEST,
+                1,
+                0,
+                6,
+                0,
+                0,
+                announced,
+            )
+        )
+        + b"GET /x"
     )
     tracemalloc.start()
     try:
@@ -231,7 +266,20 @@ def test_an_unauthenticated_frame_reserves_no_memory() -> None:
         kind = min(allowed)
         decoder = FrameDecoder(allowed, MAX)
         with pytest.raises(ConnectionFaultError) as caught:
-            feed(decoder, encode_header(Header(kind, 0, 0, 0, 0, 64 * MIB, 64 * MIB)))
+            feed(
+                decoder,
+                encode_header(
+                    Header(
+                        kind,
+                        0,
+                        0,
+                        0,
+                        0,
+                        64 * MIB,
+                        64 * MIB,
+                    )
+                ),
+            )
         assert caught.value.fault is ConnectionFault.FRAME_TOO_LARGE
 
 
@@ -240,7 +288,20 @@ def test_discarded_bodies_take_no_memory() -> None:
     decoder = FrameDecoder(
         ALLOWED[Role.SERVER, HandshakeState.READY], MAX, lambda header: False
     )
-    head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, 16 * MIB)) + b"GET /x"
+    head = (
+        encode_header(
+            Header(
+                FrameType.REQUEST,
+                1,
+                0,
+                6,
+                0,
+                0,
+                16 * MIB,
+            )
+        )
+        + b"GET /x"
+    )
     feed(decoder, head)
     piece = bytes(MIB)
     tracemalloc.start()
@@ -271,13 +332,35 @@ def test_large_bodies_are_complete() -> None:
 
 
 @pytest.mark.parametrize("target_length", range(1, 18))
-@pytest.mark.parametrize("ext", [{}, {9: b"abc"}], ids=["no ext", "ext"])
-@pytest.mark.parametrize("size", [64, 2 * MIB], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "ext",
+    [
+        {},
+        {9: b"abc"},
+    ],
+    ids=["no ext", "ext"],
+)
+@pytest.mark.parametrize(
+    "size",
+    [
+        64,
+        2 * MIB,
+    ],
+    ids=["short", "long"],
+)
 def test_aligned_tensors_stay_aligned_in_memory(
     target_length: int, ext: dict[int, bytes], size: int
 ) -> None:
     """A multiple of 8 in the body is one in memory, as over HTTP."""
-    frame = Frame(FrameType.REQUEST, 1, 0, b"x" * target_length, ext, 0, bytes(size))
+    frame = Frame(
+        FrameType.REQUEST,
+        1,
+        0,
+        b"x" * target_length,
+        ext,
+        0,
+        bytes(size),
+    )
     for pieces in (
         [encode_frame(frame)],
         [encode_frame(frame)[:30], encode_frame(frame)[30:]],
@@ -289,7 +372,14 @@ def test_aligned_tensors_stay_aligned_in_memory(
         assert len(found.body) == size
 
 
-@pytest.mark.parametrize("step", [BUFFER_BYTES - 1, BUFFER_BYTES, 2**20])
+@pytest.mark.parametrize(
+    "step",
+    [
+        BUFFER_BYTES - 1,
+        BUFFER_BYTES,
+        2**20,
+    ],
+)
 def test_a_full_buffer_may_end_within_a_header(step: int) -> None:
     """24 does not divide 65,536: the start of a header moves to the buffer's front."""
     count = 3 * BUFFER_BYTES // HEADER_BYTES
@@ -322,7 +412,20 @@ def test_bodies_do_not_share_memory() -> None:
 def test_a_stale_buffer_view_is_revoked() -> None:
     """An owner that keeps it can't stop the decoder's growth or write into a frame."""
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
-    feed(decoder, encode_header(Header(FrameType.RESPONSE, 1, 200, 0, 0, 0, 3 * MIB)))
+    feed(
+        decoder,
+        encode_header(
+            Header(
+                FrameType.RESPONSE,
+                1,
+                200,
+                0,
+                0,
+                0,
+                3 * MIB,
+            )
+        ),
+    )
     view = decoder.buffer()
     decoder.received(len(view))
     assert decoder.next() is None
@@ -373,7 +476,15 @@ def test_admit_sees_each_request_header_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("milliseconds", [0, 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize(
+    "milliseconds",
+    [
+        0,
+        1,
+        2**31,
+        2**32 - 1,
+    ],
+)
 def test_retry_after_is_clipped_and_round_trips(milliseconds: int) -> None:
     assert int.from_bytes(encode_retry_after(milliseconds), "little") == milliseconds
     assert (

@@ -23,7 +23,17 @@ from wire.wire_vectors import FOLDER, Vector, load, summary
 GOOD = load("valid", "frames")
 BAD = load("invalid", "frames")
 # Bytes that are legal after any frame that follows READY.
-PONG = encode_header(Header(FrameType.PONG, 0, 77, 0, 0, 0, 0))
+PONG = encode_header(
+    Header(
+        FrameType.PONG,
+        0,
+        77,
+        0,
+        0,
+        0,
+        0,
+    )
+)
 
 
 def expected(vector: Vector) -> list[dict[str, object]]:
@@ -69,7 +79,15 @@ def test_every_fault_that_bytes_can_cause_has_vectors() -> None:
     assert codes == {fault.name for fault in ConnectionFault} - by_circumstances
 
 
-@pytest.mark.parametrize("step", [1, 7, 65_536, 2**20])
+@pytest.mark.parametrize(
+    "step",
+    [
+        1,
+        7,
+        65_536,
+        2**20,
+    ],
+)
 @pytest.mark.parametrize("vector", GOOD, ids=str)
 def test_valid_vectors_in_pieces(vector: Vector, step: int) -> None:
     if step == 1 and len(vector.data) > 16_384:
@@ -148,13 +166,25 @@ def test_inference_bodies_contain_the_described_tensors(
     wanted = vector.facts["frames"][number]["tensors"]
     assert [
         (t.name, t.datatype, list(t.shape), bytes(to_raw(t)).hex()) for t in tensors
-    ] == [(t["name"], t["datatype"], t["shape"], t["raw"]) for t in wanted]
+    ] == [
+        (
+            t["name"],
+            t["datatype"],
+            t["shape"],
+            t["raw"],
+        )
+        for t in wanted
+    ]
 
 
 def test_every_datatype_goes_both_ways() -> None:
     """The raw form works for all, the JSON form where it exists."""
     seen = {
-        (frame["name"], tensor["datatype"], tensor["binary"])
+        (
+            frame["name"],
+            tensor["datatype"],
+            tensor["binary"],
+        )
         for vector in GOOD
         for frame in vector.facts["frames"]
         for tensor in frame.get("tensors", ())
@@ -189,7 +219,14 @@ def until_fault(
     pytest.fail("no fault was found")
 
 
-@pytest.mark.parametrize("step", [1, 24, 2**20])
+@pytest.mark.parametrize(
+    "step",
+    [
+        1,
+        24,
+        2**20,
+    ],
+)
 @pytest.mark.parametrize("vector", BAD, ids=str)
 def test_invalid_vectors_in_pieces(vector: Vector, step: int) -> None:
     """Frames before the fault are found, at any piece size."""

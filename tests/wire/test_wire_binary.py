@@ -122,7 +122,12 @@ def test_malformed_header_lengths_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [(0, None), (1, HEADER), (10**6, HEADER), (-1, ErrorCode.MALFORMED_JSON)],
+    [
+        (0, None),
+        (1, HEADER),
+        (10**6, HEADER),
+        (-1, ErrorCode.MALFORMED_JSON),
+    ],
     ids=["whole body", "one beyond", "far beyond", "one short"],
 )
 def test_header_lengths_must_match_the_body(
@@ -156,7 +161,11 @@ def test_an_empty_input_with_and_without_the_header(length: str | None) -> None:
     same.
     """
     body = request(
-        {"data": ..., "shape": [0, 2], "parameters": {"binary_data_size": 0}}
+        {
+            "data": ...,
+            "shape": [0, 2],
+            "parameters": {"binary_data_size": 0},
+        }
     )
     (tensor,) = decode(body, len(body) if length else None).inputs
     assert tensor.shape == (0, 2)
@@ -206,7 +215,13 @@ def test_a_raw_body_determines_one_variable_dimension(
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"), [([-1], (1,)), ([1], (1,)), ([], (1,)), ([-1, 1], (1, 1))]
+    ("shape", "expected"),
+    [
+        ([-1], (1,)),
+        ([1], (1,)),
+        ([], (1,)),
+        ([-1, 1], (1, 1)),
+    ],
 )
 def test_a_raw_bytes_body_is_one_element(
     shape: list[int], expected: tuple[int, ...]

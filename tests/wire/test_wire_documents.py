@@ -94,21 +94,41 @@ def test_encoding_duplicates_and_syntax_are_checked(case: str) -> None:
         (5000, MALFORMED),
     ],
 )
-@pytest.mark.parametrize("kinds", [("[",), ('{"k":',), ('{"k":', "["), ("[", '{"k":')])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("[",),
+        ('{"k":',),
+        ('{"k":', "["),
+        ("[", '{"k":'),
+    ],
+)
 def test_documents_may_be_100_deep(
     depth: int, code: ErrorCode | None, kinds: tuple[str, ...]
 ) -> None:
     assert refusal(nested(depth, *kinds)) == code
 
 
-@pytest.mark.parametrize("brackets", ["[" * 5000, "[" * 200_000, '{"a":' * 5000])
+@pytest.mark.parametrize(
+    "brackets",
+    [
+        "[" * 5000,
+        "[" * 200_000,
+        '{"a":' * 5000,
+    ],
+)
 def test_thousands_of_open_brackets_are_refused(brackets: str) -> None:
     assert refusal(brackets.encode()) == MALFORMED
 
 
 @pytest.mark.parametrize(
     ("levels", "code"),
-    [(97, None), (98, MALFORMED), (900, MALFORMED), (5000, MALFORMED)],
+    [
+        (97, None),
+        (98, MALFORMED),
+        (900, MALFORMED),
+        (5000, MALFORMED),
+    ],
 )
 def test_data_may_fill_the_documents_depth(levels: int, code: ErrorCode | None) -> None:
     """The tensor itself is inside three containers."""
@@ -270,7 +290,11 @@ def test_absent_and_null_members_mean_the_same() -> None:
     assert (
         (empty.id, empty.parameters, empty.outputs)
         == (absent.id, absent.parameters, absent.outputs)
-        == ("", {}, [])
+        == (
+            "",
+            {},
+            [],
+        )
     )
 
 
@@ -299,7 +323,11 @@ def test_encoding_flags_are_removed_from_the_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("body", "part"),
-    [(b"[1]", "an array"), (b"3", "a number"), (b"false", "a boolean")],
+    [
+        (b"[1]", "an array"),
+        (b"3", "a number"),
+        (b"false", "a boolean"),
+    ],
 )
 def test_errors_name_the_wrong_type(body: bytes, part: str) -> None:
     """A wrong type at the top has its JSON name."""

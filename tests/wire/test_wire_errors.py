@@ -64,7 +64,15 @@ def test_the_body_is_ascii_json(message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "invalid_tensor", "OTHER", None, 400, ["INTERNAL"]]
+    "name",
+    [
+        "",
+        "invalid_tensor",
+        "OTHER",
+        None,
+        400,
+        ["INTERNAL"],
+    ],
 )
 def test_unknown_codes_are_not_found(name: object) -> None:
     assert code_named(name) is None

@@ -102,7 +102,15 @@ def test_memory_grows_with_received_bytes_not_with_claims():
 
 def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
     return encode_frame(
-        Frame(FrameType.REQUEST, number, 0, target, {}, json_length, body)
+        Frame(
+            FrameType.REQUEST,
+            number,
+            0,
+            target,
+            {},
+            json_length,
+            body,
+        )
     )
 
 
@@ -117,7 +125,16 @@ def test_each_frame_owns_its_target(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
     frames = []
     for number, target in enumerate(targets, 1):
-        frames.append(Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/"))
+        frames.append(
+            Frame(
+                FrameType.REQUEST,
+                number,
+                0,
+                target,
+                ext,
+                body=b"/",
+            )
+        )
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX_BODY)
     taken = feed(decoder, b"".join(map(encode_frame, frames)))
     assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [
@@ -155,7 +172,11 @@ def test_a_long_body_reuses_the_last_ones_memory():
 
 
 @pytest.mark.parametrize(
-    "look", [lambda body: body, lambda body: np.frombuffer(body, np.uint8)[10:20]]
+    "look",
+    [
+        lambda body: body,
+        lambda body: np.frombuffer(body, np.uint8)[10:20],
+    ],
 )
 def test_a_body_in_use_is_not_overwritten(look: Callable[[memoryview], Any]):
     decoder = kept()

@@ -125,7 +125,16 @@ def test_a_float_is_printed_as_the_double_of_the_same_value() -> None:
     assert strict_json.dumps(to_json_values(tensor)) == b"[0.10000000149011612]"
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 0, 2), (1, 1)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (),
+        (0,),
+        (3, 0),
+        (0, 0, 2),
+        (1, 1),
+    ],
+)
 @pytest.mark.parametrize("datatype", [*JSON_TYPES, "BYTES"])
 def test_scalars_and_empty_tensors_survive_both_forms(
     datatype: str, shape: tuple[int, ...]

@@ -92,7 +92,7 @@ def test_a_second_response_has_its_own_bytes_and_parameters() -> None:
     """Changing an answer doesn't affect later ones."""
     header = {"model_name": "m", "model_version": "1", "parameters": {"a": 1}, "outputs": [
         {"name": "y", "datatype": "INT8", "shape": [2], "parameters": {"binary_data_size": 2, "k": "v"}}
-    ]}  # fmt: skip
+    ],}  # fmt: skip
     text = json.dumps(header).encode()
     first = decode_infer_response(text + b"\1\2", len(text))
     assert isinstance(first.parameters, dict)

@@ -14,7 +14,12 @@ from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, decode_infer_request, parse_json_length
 
 # The same examples in every run, because a failure must be reproducible.
-SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=60,
+)
 
 FIXED = [name for name in DATATYPES if name != "BYTES"]
 JSON_TYPES = [name for name in FIXED if name not in ("FP16", "BF16")]
@@ -98,9 +103,12 @@ def request(item: dict[str, Any] | None = None, **members: Any) -> bytes:
 
     The value ``...`` removes a member.
     """
-    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]} | (
-        item or {}
-    )
+    tensor = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [2],
+        "data": [1, 2],
+    } | (item or {})
     whole = {
         "inputs": [{key: value for key, value in tensor.items() if value is not ...}]
     } | members

@@ -26,7 +26,11 @@ Lines = dict[str, list[list[Any]]]
 
 def all_lines(client: Client, inputs: Path) -> Lines:
     """Return a program's expected output; ``inputs`` is its folder of inputs."""
-    return {**pictures(client, inputs), **others(client, inputs), **tensors(client)}
+    return {
+        **pictures(client, inputs),
+        **others(client, inputs),
+        **tensors(client),
+    }
 
 
 def box(entry: dict[str, Any]) -> list[float]:
@@ -39,13 +43,27 @@ def body_line(body: dict[str, Any]) -> list[Any]:
     points = body["keypoints"]
     first = points[0]
     label = first["label"].upper().replace(" ", "_")
-    place = [first["x"], first["y"], first["score"]]
-    return [body["score"], box(body), len(points), label, *place]
+    place = [
+        first["x"],
+        first["y"],
+        first["score"],
+    ]
+    return [
+        body["score"],
+        box(body),
+        len(points),
+        label,
+        *place,
+    ]
 
 
 def frame_score(client: Client, file: Path, **options: Any) -> list[list[Any]]:
     """Return the score of the best digit on a camera's frame."""
-    parameters = {"width": 16, "height": 16, **options}
+    parameters = {
+        "width": 16,
+        "height": 16,
+        **options,
+    }
     answer = client.predict("digits", file, parameters=parameters)
     return [[answer["predictions"][0]["score"]]]
 
@@ -60,16 +78,43 @@ def pictures(client: Client, inputs: Path) -> Lines:
     """Return the answers to pictures."""
     digits = []
     for e in found_on(client, "digits", inputs / "seven.png"):
-        digits.append([True, e["label"], e["label"], e["index"], e["score"]])
+        digits.append(
+            [
+                True,
+                e["label"],
+                e["label"],
+                e["index"],
+                e["score"],
+            ]
+        )
     numbers_found = []
     for e in found_on(client, "numbers", inputs / "page.jpg"):
-        numbers_found.append([e["label"], e["index"], e["score"], box(e)])
+        numbers_found.append(
+            [
+                e["label"],
+                e["index"],
+                e["score"],
+                box(e),
+            ]
+        )
     shapes = []
     for e in found_on(client, "shapes", inputs / "drawing.png"):
-        shapes.append([e["label"].upper(), e["score"], box(e)])
+        shapes.append(
+            [
+                e["label"].upper(),
+                e["score"],
+                box(e),
+            ]
+        )
     ground = []
     for e in found_on(client, "ground", inputs / "drawing.png"):
-        ground.append([e["label"].upper(), e["share"], e["pixels"]])
+        ground.append(
+            [
+                e["label"].upper(),
+                e["share"],
+                e["pixels"],
+            ]
+        )
     bodies = found_on(client, "poses", inputs / "person.png")
     nv21 = frame_score(client, inputs / "frame.nv21", format="nv21", rotation=90)
     rgba = frame_score(client, inputs / "frame.rgba", format="rgba")

@@ -165,7 +165,11 @@ def compile_kotlin(
 ) -> Path:
     """Compile as an app does, against Android 6's class library."""
     seen = os.pathsep.join(
-        [str(library), app_tools.kotlin_libraries, str(toolchain.android_jar)]
+        [
+            str(library),
+            app_tools.kotlin_libraries,
+            str(toolchain.android_jar),
+        ]
     )
     command = [
         toolchain.java,

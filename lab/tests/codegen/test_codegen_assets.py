@@ -106,7 +106,13 @@ def ranked(client: Client, model: str, data: Any) -> list[list[Any]]:
     """Return label, index and score of each entry."""
     lines = []
     for entry in predictions(client, model, data):
-        lines.append([entry["label"], entry["index"], entry["score"]])
+        lines.append(
+            [
+                entry["label"],
+                entry["index"],
+                entry["score"],
+            ]
+        )
     return lines
 
 
@@ -142,10 +148,24 @@ def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
             lines[model] = ranked(client, model, photo)
         lines[detector] = []
         for e in predictions(client, detector, photo):
-            lines[detector].append([e["label"], e["index"], e["score"], *box(e)])
+            lines[detector].append(
+                [
+                    e["label"],
+                    e["index"],
+                    e["score"],
+                    *box(e),
+                ]
+            )
         lines[mask] = []
         for e in predictions(client, mask, photo):
-            lines[mask].append([e["label"], e["index"], e["share"], e["pixels"]])
+            lines[mask].append(
+                [
+                    e["label"],
+                    e["index"],
+                    e["share"],
+                    e["pixels"],
+                ]
+            )
         lines[opinion] = ranked(client, opinion, "a wonderful film")
         lines[yamnet] = ranked(client, yamnet, inputs / "sound.wav")
         for model, (values, output) in tensor_inputs().items():

@@ -18,7 +18,11 @@ from .codegen_apps import compile_java, compile_kotlin, dexed
 
 pytestmark = pytest.mark.java
 
-FIELD = {"name": "label", "kind": "label", "meaning": "the class"}
+FIELD = {
+    "name": "label",
+    "kind": "label",
+    "meaning": "the class",
+}
 GUIDE = (ROOT / "docs" / "codegen.md").read_text(encoding="utf-8")
 
 
@@ -53,7 +57,12 @@ def interface(**changes: Any) -> dict[str, Any]:
         "about": {},
         "calls": [call],
     }
-    return {**facts, "inputs": [tensor("x")], "outputs": [tensor("y")], **changes}
+    return {
+        **facts,
+        "inputs": [tensor("x")],
+        "outputs": [tensor("y")],
+        **changes,
+    }
 
 
 def features(
@@ -61,7 +70,12 @@ def features(
 ) -> dict[str, Any]:
     """Return the interface of a table with so many columns."""
     columns = [
-        {"name": name.format(i), "unit": "", "datatype": datatype} for i in range(count)
+        {
+            "name": name.format(i),
+            "unit": "",
+            "datatype": datatype,
+        }
+        for i in range(count)
     ]
     call = {
         "verb": "classify",

@@ -233,8 +233,17 @@ def _chosen(folder: Path, name: str, options: dict[str, Any] | None) -> dict[str
         "tflite@other": {"version": "tflite", "options": {}},
     }
     recommendation = {"version": name}
-    names = {"model": folder.name, "folder": str(folder), "default": "tflite@other"}
-    return {**names, "versions": facts, "skipped": {}, "recommendation": recommendation}
+    names = {
+        "model": folder.name,
+        "folder": str(folder),
+        "default": "tflite@other",
+    }
+    return {
+        **names,
+        "versions": facts,
+        "skipped": {},
+        "recommendation": recommendation,
+    }
 
 
 def test_apply_writes_the_device_into_the_versions_table(tmp_path: Path) -> None:
@@ -284,7 +293,11 @@ def results_of_desk_and_phone() -> tuple[dict[str, Any], dict[str, Any]]:
     desk["device"]["load"] = 0.0
     desk["versions"]["tflite-int8"] = copy.deepcopy(desk["versions"]["tflite"])
     phone = copy.deepcopy(desk)
-    phone["device"] |= {"simulated": True, "cores": 2, "load": 7.0}
+    phone["device"] |= {
+        "simulated": True,
+        "cores": 2,
+        "load": 7.0,
+    }
     facts = phone["versions"]["tflite"]
     facts["threads"] += 3
     facts["runtime"] = "tflite-runtime 2.14.0"

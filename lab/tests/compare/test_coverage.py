@@ -92,7 +92,11 @@ def flips(
     random: np.random.Generator, number: int, share: float, loss: float
 ) -> tuple[int, int]:
     """Draw gained and lost samples."""
-    shares = [(share - loss) / 2, (share + loss) / 2, 1 - share]
+    shares = [
+        (share - loss) / 2,
+        (share + loss) / 2,
+        1 - share,
+    ]
     gains, losses, _ = random.multinomial(number, shares)
     return int(gains), int(losses)
 

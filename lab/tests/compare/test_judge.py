@@ -23,7 +23,11 @@ from pocketserve_lab.compare.scores import measure_for
 def classes(*order: int) -> dict[str, Any]:
     """Return a classifier's answer: the classes, best first."""
     entries = [
-        {"label": f"c{i}", "index": i, "score": 1 - place / 10}
+        {
+            "label": f"c{i}",
+            "index": i,
+            "score": 1 - place / 10,
+        }
         for place, i in enumerate(order)
     ]
     return {"predictions": entries}
@@ -46,7 +50,13 @@ def box(label: str, x: float, score: float = 0.9) -> dict[str, Any]:
 
 def true_box(label: str, x: float) -> dict[str, Any]:
     """Return a true box of 10 by 10 pixels."""
-    return {"label": label, "x": x, "y": 0, "width": 10, "height": 10}
+    return {
+        "label": label,
+        "x": x,
+        "y": 0,
+        "width": 10,
+        "height": 10,
+    }
 
 
 def mask(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -143,7 +153,12 @@ def test_top_5_and_f1() -> None:
         classes(1, 0, 2, 3, 4, 5),
     ]
     figures = measure_for("image-classification").overall(
-        answers, [frozenset([0]), frozenset([0]), frozenset([1])]
+        answers,
+        [
+            frozenset([0]),
+            frozenset([0]),
+            frozenset([1]),
+        ],
     )
     assert figures == {"top-5": 1.0, "F1": pytest.approx((2 / 3 + 2 / 3) / 2)}
 
@@ -190,11 +205,26 @@ def test_letter_case_distinguishes_classes() -> None:
 def test_all_truths_are_read_in_one_way() -> None:
     """Numbers are labels among labels, else indices; case is ignored as a last resort."""
     labels = list(enumerate(["1", "2", "3"]))
-    assert read_classes(["1", "3", "0"], labels) == [{0}, {2}, set()]
-    assert read_classes(["0", "1", "0"], labels) == [{0}, {1}, {0}]
+    assert read_classes(["1", "3", "0"], labels) == [
+        {0},
+        {2},
+        set(),
+    ]
+    assert read_classes(["0", "1", "0"], labels) == [
+        {0},
+        {1},
+        {0},
+    ]
     assert read_classes(["CAT", " Dog"], [(0, "cat"), (1, "dog")]) == [{0}, {1}]
     assert read_classes(["cat", "2"], [(0, "Cat"), (1, "dog")]) == [{0}, set()]
-    assert read_classes(["crane"], [(0, "crane"), (1, "cat"), (2, "crane")]) == [{0, 2}]
+    assert read_classes(
+        ["crane"],
+        [
+            (0, "crane"),
+            (1, "cat"),
+            (2, "crane"),
+        ],
+    ) == [{0, 2}]
 
 
 def test_a_regression_error_is_measured() -> None:
@@ -205,7 +235,11 @@ def test_a_regression_error_is_measured() -> None:
     rounded = [value(float(number) + 1 + 1e-7) for number in range(1, 31)]
     verdicts = judge(
         "tabular-regression",
-        {"a": exact, "worse": worse, "rounded": rounded},
+        {
+            "a": exact,
+            "worse": worse,
+            "rounded": rounded,
+        },
         "a",
         truth,
     )
@@ -282,7 +316,11 @@ def random_detection(generator: random.Random, true: dict[str, Any]) -> dict[str
     label = true["label"]
     if generator.random() >= 0.8:
         label = "cow"
-    return {"label": label, "score": generator.random(), "box": place}
+    return {
+        "label": label,
+        "score": generator.random(),
+        "box": place,
+    }
 
 
 def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
@@ -301,7 +339,7 @@ def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
 @pytest.mark.parametrize(
     ("seed", "at_half", "whole"),
     [(0, 0.7066831683168316, 0.2718290043290043), (1, 0.9017326732673266, 0.5082260726072607),
-     (2, 0.9579207920792079, 0.5727604903347479)],
+     (2, 0.9579207920792079, 0.5727604903347479),],
 )  # fmt: skip
 def test_average_precision_agrees_with_coco(
     seed: int, at_half: float, whole: float
@@ -419,7 +457,12 @@ def differing(number: int, of: int) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("number", "of", "worse"), [(5, 10, True), (6, 500, False), (2, 30, False)]
+    ("number", "of", "worse"),
+    [
+        (5, 10, True),
+        (6, 500, False),
+        (2, 30, False),
+    ],
 )
 def test_unlabelled_answers_are_judged_by_their_share(
     number: int, of: int, worse: bool
@@ -430,7 +473,13 @@ def test_unlabelled_answers_are_judged_by_their_share(
     assert "against a bound of 95.0%" in verdicts["b"]["test"]["text"]
 
 
-@pytest.mark.parametrize(("of", "is_within"), [(10, False), (1000, True)])
+@pytest.mark.parametrize(
+    ("of", "is_within"),
+    [
+        (10, False),
+        (1000, True),
+    ],
+)
 def test_a_margin_needs_proof(of: int, is_within: bool) -> None:
     """Ten equal answers don't show that fewer than 2 % are lost; a thousand do."""
     answers = {name: [classes(0)] * of for name in "abc"}
@@ -445,7 +494,11 @@ def test_a_regressions_margin_is_relative_to_its_error() -> None:
     """A tenth more error isn't within 1 %; a hundredth less is."""
     random_ = random.Random(3)
     truth = [str(number) for number in range(40)]
-    answers: dict[str, list[dict[str, Any]]] = {"a": [], "more": [], "less": []}
+    answers: dict[str, list[dict[str, Any]]] = {
+        "a": [],
+        "more": [],
+        "less": [],
+    }
     for number in range(40):
         error = random_.uniform(10, 20)
         answers["a"].append(value(number + error))
@@ -462,7 +515,12 @@ def test_several_versions_are_judged_together() -> None:
     lost = [classes(1)] * 6 + good[:4]
     alone = judge("image-classification", {"a": good, "b": lost}, "a", ["c0"] * 10)
     assert alone["b"]["test"]["worse"]
-    several = {"a": good, "b": lost, "c": good, "d": good}
+    several = {
+        "a": good,
+        "b": lost,
+        "c": good,
+        "d": good,
+    }
     verdicts = judge("image-classification", several, "a", ["c0"] * 10)
     assert not verdicts["b"]["test"]["worse"]
     assert verdicts["b"]["test"]["adjusted_p"] == pytest.approx(3 / 32)

@@ -152,7 +152,11 @@ def test_faults_between_two_frameworks_are_named(
 
 
 @pytest.mark.parametrize(
-    ("version", "file"), [("tflite", "digits.tflite"), ("onnx", "digits.onnx")]
+    ("version", "file"),
+    [
+        ("tflite", "digits.tflite"),
+        ("onnx", "digits.onnx"),
+    ],
 )
 def test_the_last_layer_is_the_output(version: str, file: str) -> None:
     """Reading intermediate results changes no answer."""

@@ -16,7 +16,11 @@ from pocketserve_lab.compare.paper.tables import escape_latex, latex_table
 
 def estimate(value: float) -> dict[str, Any]:
     """Return a value without an interval."""
-    return {"value": value, "low": None, "high": None}
+    return {
+        "value": value,
+        "low": None,
+        "high": None,
+    }
 
 
 def run(run_ms: float, recommended: str | None, *names: str) -> dict[str, Any]:
@@ -45,7 +49,11 @@ def run(run_ms: float, recommended: str | None, *names: str) -> dict[str, Any]:
 def test_repeated_runs_have_a_spread() -> None:
     """A version that failed in a run counts in the rest; the first run's stay."""
     result = combine_runs(
-        [run(2.0, "a", "a", "b"), run(1.0, "b", "a"), run(4.0, "a", "a")]
+        [
+            run(2.0, "a", "a", "b"),
+            run(1.0, "b", "a"),
+            run(4.0, "a", "a"),
+        ]
     )
     spread = result["repeats"]["spread"]
     assert spread["a"]["run_p50_ms"] == {

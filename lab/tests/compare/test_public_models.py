@@ -74,7 +74,14 @@ def test_boxes_are_scored_like_pycocotools(accuracy: Any) -> None:
     )
     # Releases of the runtime round this int8 model differently: a box more or less at
     # the threshold.
-    assert result["scores"] == pytest.approx([6 / 14, 2 / 11, 2 / 3], abs=0.17)
+    assert result["scores"] == pytest.approx(
+        [
+            6 / 14,
+            2 / 11,
+            2 / 3,
+        ],
+        abs=0.17,
+    )
 
 
 def test_masks_are_scored(accuracy: Any, assets: Path, tmp_path: Path) -> None:

@@ -18,7 +18,11 @@ def version(
     accuracy = (
         None
         if score is None
-        else {"value": score, "more_is_better": True, "samples": 10}
+        else {
+            "value": score,
+            "more_is_better": True,
+            "samples": 10,
+        }
     )
     return {
         "run_ms": {"p50": {"value": run_ms, "low": run_ms, "high": run_ms}},
@@ -205,9 +209,18 @@ def test_without_a_good_version_nothing_is_recommended() -> None:
 def test_a_margin_excludes_versions_without_proof() -> None:
     """The reference needs none."""
     slow, fast, proven = version(4, 100), version(1, 100), version(2, 100)
-    margin = {"margin": 0.01, "p": 0.2, "adjusted_p": 0.2, "is_within": False}
+    margin = {
+        "margin": 0.01,
+        "p": 0.2,
+        "adjusted_p": 0.2,
+        "is_within": False,
+    }
     fast["test"]["margin"] = margin
-    proven["test"]["margin"] = {**margin, "adjusted_p": 0.001, "is_within": True}
+    proven["test"]["margin"] = {
+        **margin,
+        "adjusted_p": 0.001,
+        "is_within": True,
+    }
     result = recommend(
         {
             "versions": {"a": slow, "b": fast, "c": proven},
@@ -228,7 +241,13 @@ def test_a_margin_excludes_versions_without_proof() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1400.0, "1,400"), (1.25, "1.2"), (0.0964, "0.096"), (99.7, "100"), (3.0, "3")],
+    [
+        (1400.0, "1,400"),
+        (1.25, "1.2"),
+        (0.0964, "0.096"),
+        (99.7, "100"),
+        (3.0, "3"),
+    ],
 )
 def test_ratios_have_two_digits(value: float, text: str) -> None:
     """None has an exponent."""

@@ -44,7 +44,14 @@ def test_sentences_break_between_words(
 def test_a_time_without_an_interval_is_marked() -> None:
     """A width of 0 would look like certainty."""
     assert (
-        with_interval({"value": 2.0, "low": None, "high": None}) == "2.00 (no interval)"
+        with_interval(
+            {
+                "value": 2.0,
+                "low": None,
+                "high": None,
+            }
+        )
+        == "2.00 (no interval)"
     )
 
 

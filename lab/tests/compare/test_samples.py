@@ -79,8 +79,19 @@ def test_case_in_names_distinguishes_labels(tmp_path: Path) -> None:
 
 
 def test_one_folder_per_label(tmp_path: Path) -> None:
-    write(tmp_path, {"3/a.png": "", "3/b.png": "", "5/a.png": ""})
-    assert truths(tmp_path) == [("3/a.png", "3"), ("3/b.png", "3"), ("5/a.png", "5")]
+    write(
+        tmp_path,
+        {
+            "3/a.png": "",
+            "3/b.png": "",
+            "5/a.png": "",
+        },
+    )
+    assert truths(tmp_path) == [
+        ("3/a.png", "3"),
+        ("3/b.png", "3"),
+        ("5/a.png", "5"),
+    ]
 
 
 def test_a_list_of_labels(tmp_path: Path) -> None:
@@ -100,9 +111,28 @@ def test_a_list_of_labels(tmp_path: Path) -> None:
 def test_boxes_of_a_picture(tmp_path: Path) -> None:
     """Each line is a box; a line without a label means no object."""
     lines = "file,label,x,y,width,height\na.png,cat,1,2,3,4\na.png,dog,5,6,7,8\nb.png,,0,0,0,0\n"
-    write(tmp_path, {"a.png": "", "b.png": "", "labels.csv": lines})
-    box = {"label": "cat", "x": 1.0, "y": 2.0, "width": 3.0, "height": 4.0}
-    dog = {"label": "dog", "x": 5.0, "y": 6.0, "width": 7.0, "height": 8.0}
+    write(
+        tmp_path,
+        {
+            "a.png": "",
+            "b.png": "",
+            "labels.csv": lines,
+        },
+    )
+    box = {
+        "label": "cat",
+        "x": 1.0,
+        "y": 2.0,
+        "width": 3.0,
+        "height": 4.0,
+    }
+    dog = {
+        "label": "dog",
+        "x": 5.0,
+        "y": 6.0,
+        "width": 7.0,
+        "height": 8.0,
+    }
     assert truths(tmp_path, PETS) == [("a.png", [box, dog]), ("b.png", [])]
 
 
@@ -110,7 +140,11 @@ def test_masks(tmp_path: Path) -> None:
     """A mask's path is relative to the list."""
     write(
         tmp_path,
-        {"a.jpg": "", "m/a.png": "", "labels.csv": "file,mask\na.jpg,m/a.png\n"},
+        {
+            "a.jpg": "",
+            "m/a.png": "",
+            "labels.csv": "file,mask\na.jpg,m/a.png\n",
+        },
     )
     PIL.Image.new("L", (2, 2)).save(tmp_path / "m/a.png")
     assert truths(tmp_path, MASKS) == [("a.jpg", str(tmp_path / "m/a.png"))]

@@ -31,7 +31,16 @@ times = st.floats(1e-3, 1e5)
 
 
 @pytest.mark.parametrize(
-    ("gains", "losses"), [(0, 0), (0, 1), (0, 6), (3, 3), (2, 9), (40, 71), (500, 600)]
+    ("gains", "losses"),
+    [
+        (0, 0),
+        (0, 1),
+        (0, 6),
+        (3, 3),
+        (2, 9),
+        (40, 71),
+        (500, 600),
+    ],
 )
 def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs(
     gains: int, losses: int
@@ -52,7 +61,13 @@ def test_six_losses_are_the_fewest_that_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("successes", "number"), [(0, 10), (10, 10), (7, 10), (449, 450)]
+    ("successes", "number"),
+    [
+        (0, 10),
+        (10, 10),
+        (7, 10),
+        (449, 450),
+    ],
 )
 def test_wilson_agrees_with_scipy(successes: int, number: int) -> None:
     """The interval is within 0 and 1 and contains the share."""
@@ -112,7 +127,13 @@ def constrained_score(gains: int, losses: int, number: int, difference: float) -
 
 
 @pytest.mark.parametrize(
-    ("gains", "losses", "number"), [(9, 1, 32), (1, 9, 32), (5, 5, 100), (2, 40, 1000)]
+    ("gains", "losses", "number"),
+    [
+        (9, 1, 32),
+        (1, 9, 32),
+        (5, 5, 100),
+        (2, 40, 1000),
+    ],
 )
 def test_the_paired_difference_inverts_the_score_test(
     gains: int, losses: int, number: int

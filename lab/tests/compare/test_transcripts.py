@@ -71,7 +71,11 @@ def test_long_transcripts_are_compared_where_they_differ_or_refused() -> None:
 
 
 def answer(text: str, **more: Any) -> dict[str, Any]:
-    return {"predictions": [], "text": text, **more}
+    return {
+        "predictions": [],
+        "text": text,
+        **more,
+    }
 
 
 def test_a_worse_version_loses_by_its_words() -> None:

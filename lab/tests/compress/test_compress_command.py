@@ -83,7 +83,11 @@ def check_provenance(models: Path, version: str, accuracy: float) -> None:
     manifest = read_manifest(models / "digits" / "model.toml")
     provenance = manifest.versions[version].provenance
     assert provenance["after"] == pytest.approx(accuracy, rel=1e-5)
-    recipe = {"recipe": "magnitude-pruning", "amount": 0.3, "epochs": 1}
+    recipe = {
+        "recipe": "magnitude-pruning",
+        "amount": 0.3,
+        "epochs": 1,
+    }
     assert provenance["options"] == recipe
 
 

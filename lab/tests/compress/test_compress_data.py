@@ -26,7 +26,14 @@ def read(
         "model": model,
         "version": "tflite",
     }
-    return read_data({**document, "data": data, "test": test, "folder": tmp_path})
+    return read_data(
+        {
+            **document,
+            "data": data,
+            "test": test,
+            "folder": tmp_path,
+        }
+    )
 
 
 @pytest.fixture
@@ -141,7 +148,14 @@ def test_scores_of_classes_and_numbers() -> None:
 
     A loss has the right sign for both.
     """
-    scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])[:, None]
+    scores = np.array(
+        [
+            [0.9, 0.1],
+            [0.2, 0.8],
+            [0.6, 0.4],
+            [0.7, 0.3],
+        ]
+    )[:, None]
     assert score_answers(scores, np.array([0, 1, 1, 0])) == Score("accuracy", 0.75, 4)
     assert score_answers(scores[:, :, 1:], np.array([0, 1, 1, 0])).value == 0.75
     numbers = score_answers(

@@ -10,7 +10,14 @@ from pocketserve_lab.compress.scores import answer_rule, score_answers
 from pocketserve_lab.convert.verify import compare_outputs
 from pocketserve_lab.decisions import rule_of
 
-LOGITS = np.array([[-3.0], [-0.2], [0.3], [4.0]])
+LOGITS = np.array(
+    [
+        [-3.0],
+        [-0.2],
+        [0.3],
+        [4.0],
+    ]
+)
 CLASSES = np.array([0, 0, 1, 1])
 
 
@@ -33,7 +40,14 @@ def test_right_answers_score_one(answers: np.ndarray, labels: np.ndarray) -> Non
 def test_the_rule_is_that_of_the_original() -> None:
     """A result's logits may all lie between 0 and 1."""
     rule = answer_rule(LOGITS, CLASSES)
-    result = np.array([[0.1], [0.2], [0.3], [0.4]])
+    result = np.array(
+        [
+            [0.1],
+            [0.2],
+            [0.3],
+            [0.4],
+        ]
+    )
     assert score_answers(result, CLASSES, rule).value == 0.5
 
 

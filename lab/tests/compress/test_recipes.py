@@ -215,7 +215,11 @@ def network(torch: Any) -> Any:
     norm = torch.nn.BatchNorm2d(4)
     norm.running_mean.uniform_(-1, 1)
     norm.running_var.uniform_(0.5, 2)
-    flat = (torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 8 * 8, 3))
+    flat = (
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4 * 8 * 8, 3),
+    )
     return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), norm, *flat).eval()
 
 

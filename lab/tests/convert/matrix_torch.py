@@ -24,13 +24,31 @@ class MobileNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish()
+            nn.Conv2d(
+                3,
+                16,
+                3,
+                2,
+                1,
+                bias=False,
+            ),
+            nn.BatchNorm2d(16),
+            nn.Hardswish(),
         )
         self.expand = nn.Sequential(
             nn.Conv2d(16, 48, 1, bias=False), nn.BatchNorm2d(48), nn.Hardswish()
         )
         self.depthwise = nn.Sequential(
-            nn.Conv2d(48, 48, 5, 1, 2, groups=48, bias=False), nn.BatchNorm2d(48)
+            nn.Conv2d(
+                48,
+                48,
+                5,
+                1,
+                2,
+                groups=48,
+                bias=False,
+            ),
+            nn.BatchNorm2d(48),
         )
         self.squeeze = nn.Sequential(
             nn.AdaptiveAvgPool2d(1),
@@ -272,7 +290,12 @@ def _manifest(
         for key, names in (("inputs", inputs), ("outputs", outputs))
         for name in names
     ]
-    files = {"torchscript": ".ts", "ptl": ".ptl", "pt2": ".pt2", "onnx": ".onnx"}
+    files = {
+        "torchscript": ".ts",
+        "ptl": ".ptl",
+        "pt2": ".pt2",
+        "onnx": ".onnx",
+    }
     tables += [
         f'[versions.torch]\nfile = "model.py"\narguments = {{ network = "{network}" }}\n'
     ]

@@ -46,7 +46,11 @@ class OwnInput:
         shape = []
         for size in self.shape:
             shape.append(size if isinstance(size, int) else sizes[size])
-        dtype = {"FP32": np.float32, "INT64": np.int64, "INT32": np.int32}
+        dtype = {
+            "FP32": np.float32,
+            "INT64": np.int64,
+            "INT32": np.int32,
+        }
         return self._values(random, shape, sizes).astype(dtype[self.datatype])
 
     def _values(
@@ -131,7 +135,13 @@ def _lengths(*pairs: tuple[int, int]) -> tuple[Sizes, ...]:
 def _pictures(*triples: tuple[int, int, int]) -> tuple[Sizes, ...]:
     sizes = []
     for rows, height, width in triples:
-        sizes.append({"rows": rows, "height": height, "width": width})
+        sizes.append(
+            {
+                "rows": rows,
+                "height": height,
+                "width": width,
+            }
+        )
     return tuple(sizes)
 
 
@@ -142,7 +152,11 @@ def _graphs(*pairs: tuple[int, int]) -> tuple[Sizes, ...]:
 ONE_ROW = {"rows": 1}
 SERIES = {"rows": 1, "length": 12}
 LENGTHS = _lengths((1, 7), (1, 17), (3, 12), (3, 5), (5, 23))
-PICTURE = {"rows": 1, "height": 32, "width": 32}
+PICTURE = {
+    "rows": 1,
+    "height": 32,
+    "width": 32,
+}
 PICTURES = _pictures((1, 48, 32), (1, 32, 56), (3, 32, 32), (3, 72, 88), (5, 56, 72))
 GRAPH = {"nodes": 20, "edges": 48}
 GRAPHS = _graphs((7, 48), (20, 33), (11, 70), (33, 20), (50, 90))

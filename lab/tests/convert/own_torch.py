@@ -335,7 +335,11 @@ class ManyHeads(nn.Module):
         """Return the heads' outputs."""
         inner = self.body(picture).mean((2, 3))
         kind, count = self.kind(inner), functional.softplus(self.count(inner))
-        return {"kind": kind, "count": count, "meta": self.meta(inner)}
+        return {
+            "kind": kind,
+            "count": count,
+            "meta": self.meta(inner),
+        }
 
 
 class Shuffle(nn.Module):

@@ -102,7 +102,11 @@ def test_answers_from_the_tool_are_compared(
     )
     before = sorted(models.rglob("*"))
     scores = np.roll(np.eye(10), turn, axis=1)[:, None, :].tolist()
-    settings = {"quantize": "int8", "version": "tflite", "options": {"answers": scores}}
+    settings = {
+        "quantize": "int8",
+        "version": "tflite",
+        "options": {"answers": scores},
+    }
     if turn:
         with pytest.raises(
             ConversionError, match="0% of 10 samples have the same best class"
@@ -121,7 +125,12 @@ def test_answers_from_the_tool_are_compared(
 @pytest.mark.convert
 @pytest.mark.parametrize(
     ("quantize", "bound"),
-    [("none", 1e-5), ("fp16", 1e-2), ("int8", 0.1), ("dynamic", 0.1)],
+    [
+        ("none", 1e-5),
+        ("fp16", 1e-2),
+        ("int8", 0.1),
+        ("dynamic", 0.1),
+    ],
 )
 def test_openvino_answers_like_the_original(
     quantize: str, bound: float, tmp_path: Path, converters_folder: Path

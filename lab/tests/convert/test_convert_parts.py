@@ -395,7 +395,15 @@ def test_versions_are_named_after_kind_and_quantisation(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "a b", "", ".hidden", "x" * 300, "\N{HIRAGANA LETTER A}" * 100]
+    "name",
+    [
+        "a/b",
+        "a b",
+        "",
+        ".hidden",
+        "x" * 300,
+        "\N{HIRAGANA LETTER A}" * 100,
+    ],
 )
 def test_an_impossible_name_is_refused(name: str, models: Path) -> None:
     """It is refused before any tool runs."""
@@ -505,7 +513,11 @@ def test_the_owners_keys_of_a_version_are_kept(models: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "error",
-    [KeyboardInterrupt(), ModelLoadError("damaged"), OSError(28, "full")],
+    [
+        KeyboardInterrupt(),
+        ModelLoadError("damaged"),
+        OSError(28, "full"),
+    ],
     ids=repr,
 )
 def test_a_bare_file_is_not_hidden_by_an_incomplete_folder(
@@ -681,7 +693,14 @@ def test_a_folder_is_published_and_replaced_as_a_whole(
         result.mkdir()
         (result / content).write_text(content)
         new = NewVersion("folder", "folder", replaces=content == "two")
-        path = publish(entry, "tflite", result, new, {"tools": [content]}, listed=False)
+        path = publish(
+            entry,
+            "tflite",
+            result,
+            new,
+            {"tools": [content]},
+            listed=False,
+        )
         assert os.listdir(path) == [content]
     assert not list((models / "digits").glob(".pocketserve*"))
 

@@ -347,7 +347,11 @@ def test_an_intermediate_file_is_made_once(folder: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("quantize", ["fp16", "dynamic"])
 @pytest.mark.parametrize(
     ("model", "version"),
-    [("petals", "tflite"), ("diabetes", "tflite"), ("digits", "tflite-int8")],
+    [
+        ("petals", "tflite"),
+        ("diabetes", "tflite"),
+        ("digits", "tflite-int8"),
+    ],
 )
 def test_a_result_that_is_not_smaller_is_refused(
     model: str, version: str, quantize: str, convert: Convert, folder: Path
@@ -565,7 +569,11 @@ def test_unusable_samples_are_skipped(
     # Its claimed unpacked size.
     struct.pack_into("<I", bomb, bomb.index(b"PK\1\2") + 24, 2_000_000_000)
     (samples / "bomb.npz").write_bytes(bomb)
-    header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 3)}
+    header = {
+        "descr": "<f4",
+        "fortran_order": False,
+        "shape": (10**12, 3),
+    }
     with (
         zipfile.ZipFile(samples / "claims.npz", "w") as archive,
         archive.open("features.npy", "w") as member,
@@ -634,7 +642,11 @@ def test_a_read_only_folder_is_refused_first(tmp_path: Path, folder: Path) -> No
     with tempfile.TemporaryDirectory() as made:
         models = Path(made) / "models"
         shutil.copytree(folder, models)
-        for path in (Path(made), models, models / "petals"):
+        for path in (
+            Path(made),
+            models,
+            models / "petals",
+        ):
             path.chmod(0o555)
         entries = scan(models)
         for model in ("petals", "bare"):
@@ -647,7 +659,11 @@ def test_a_read_only_folder_is_refused_first(tmp_path: Path, folder: Path) -> No
             with as_plain_user(), pytest.raises(ConversionError, match=words):
                 converter.convert("tflite")
             converter.close()
-        for path in (models / "petals", models, Path(made)):
+        for path in (
+            models / "petals",
+            models,
+            Path(made),
+        ):
             path.chmod(0o755)
     assert titles == []
 
@@ -687,7 +703,14 @@ def test_a_full_models_folder_is_unchanged(
     ]
 
 
-@pytest.mark.parametrize("free", [0, 100, 1 << 10])
+@pytest.mark.parametrize(
+    "free",
+    [
+        0,
+        100,
+        1 << 10,
+    ],
+)
 def test_a_full_state_folder_is_reported(
     free: int, convert: Convert, folder: Path
 ) -> None:
@@ -830,7 +853,7 @@ def test_the_command_converts_and_refuses(
     assert main(["convert", "--on-device", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["on_device"]
     assert {"converter": "tflite-weights", "from": "tflite", "to": "tflite", "quantize": "fp16, dynamic",
-            "state": "ready"} in rows  # fmt: skip
+            "state": "ready",} in rows  # fmt: skip
 
 
 def test_arrays_of_texts_need_no_pickle(tmp_path: Path) -> None:

@@ -185,7 +185,10 @@ def test_public_models(
 @pytest.mark.assets
 @pytest.mark.parametrize(
     ("name", "key", "shape"),
-    [("mnist", "Input3", (16, 1, 28, 28)), ("ppocr_v2_cls", "x", (8, 3, 48, 192))],
+    [
+        ("mnist", "Input3", (16, 1, 28, 28)),
+        ("ppocr_v2_cls", "x", (8, 3, 48, 192)),
+    ],
 )
 def test_public_onnx_files_of_old_releases(
     tmp_path: Path, assets: Path, name: str, key: str, shape: tuple[int, ...]

@@ -65,7 +65,11 @@ def old_network(
 
 @pytest.mark.parametrize(
     ("opset", "bias", "transposed"),
-    [(8, (1, CLASSES), False), (11, (CLASSES,), True), (13, (1, 1), True)],
+    [
+        (8, (1, CLASSES), False),
+        (11, (CLASSES,), True),
+        (13, (1, 1), True),
+    ],
 )
 def test_files_of_old_releases_are_quantised(
     opset: int, bias: tuple[int, ...], transposed: bool, tmp_path: Path

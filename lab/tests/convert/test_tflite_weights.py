@@ -59,7 +59,11 @@ def pictures() -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("xnnpack", [True, False])
 @pytest.mark.parametrize(
-    ("quantize", "size", "bound"), [("fp16", 57_500, 1e-3), ("dynamic", 33_500, 2e-2)]
+    ("quantize", "size", "bound"),
+    [
+        ("fp16", 57_500, 1e-3),
+        ("dynamic", 33_500, 2e-2),
+    ],
 )
 def test_digits_are_smaller_and_keep_their_answers(
     tmp_path: Path, quantize: str, size: int, bound: float, xnnpack: bool
@@ -127,7 +131,12 @@ def test_graphs_share_a_weight_in_the_new_file(tmp_path: Path):
     ]
     model.nodes(2).append(
         dataclasses.replace(
-            graph, children={**graph.children, 0: tensors, 3: graph.nodes(3)[:]}
+            graph,
+            children={
+                **graph.children,
+                0: tensors,
+                3: graph.nodes(3)[:],
+            },
         )
     )
     twice = tmp_path / "twice.tflite"
@@ -261,7 +270,13 @@ def test_a_tree_beyond_the_range_of_offsets_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.mark.assets
-@pytest.mark.parametrize(("quantize", "share"), [("fp16", 0.55), ("dynamic", 0.35)])
+@pytest.mark.parametrize(
+    ("quantize", "share"),
+    [
+        ("fp16", 0.55),
+        ("dynamic", 0.35),
+    ],
+)
 def test_a_public_classifier_keeps_its_labels_and_answers(
     tmp_path: Path, quantize: str, share: float
 ):

@@ -36,7 +36,14 @@ def test_the_original_decides_which_sizes_are_valid() -> None:
     shorter = {name: array[:, :5] for name, array in sample.items()}
     variants = list(search.find([shorter]))
     shapes = [variant.inputs["ids"].shape for variant in variants]
-    assert shapes == [(1, 5), (2, 12), (4, 12), (1, 15), (1, 9), (4, 15)]
+    assert shapes == [
+        (1, 5),
+        (2, 12),
+        (4, 12),
+        (1, 15),
+        (1, 9),
+        (4, 15),
+    ]
     both = (LENGTH, MASK_LENGTH)
     assert [variants[0].axes, variants[3].axes] == [both, both]
 
@@ -89,7 +96,11 @@ def test_variants_are_made_one_at_a_time() -> None:
 def test_a_file_without_a_rank_gets_the_samples_rank() -> None:
     """TorchScript tells no shapes."""
     tensor = {"name": "x", "shape": [-1]}
-    facts = {"inputs": [tensor], "sample_shapes": {"x": [1, 4]}, "rows": {"x": True}}
+    facts = {
+        "inputs": [tensor],
+        "sample_shapes": {"x": [1, 4]},
+        "rows": {"x": True},
+    }
     shapes = ResultShapes(facts, facts, {})
     assert shapes.fixed({Axis("x", 0)}) == {"x": (1, -1)}
     assert shapes.undeclared({Axis("x", 1)}) == {Axis("x", 1)}

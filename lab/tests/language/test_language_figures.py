@@ -155,7 +155,14 @@ def test_a_version_whose_engine_fails_is_left_out(step: str, fault: Exception) -
         result_of({"a": broken})
 
 
-@pytest.mark.parametrize(("context", "length"), [(1000, 300), (100, 35), (10, 1)])
+@pytest.mark.parametrize(
+    ("context", "length"),
+    [
+        (1000, 300),
+        (100, 35),
+        (10, 1),
+    ],
+)
 def test_a_timed_prompt_fits_the_context(context: int, length: int) -> None:
     answer = {"tokens": list(range(300))}
     engine: Any = SimpleNamespace(context=context, ask=lambda *_: answer)

@@ -163,7 +163,10 @@ def send_slowly(port: int, head: str) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize(
     ("head", "refusal"),
-    [("Content-Length: 4000\r\n\r\n", b"HTTP/1.1 401 "), ("Accept: ", b"")],
+    [
+        ("Content-Length: 4000\r\n\r\n", b"HTTP/1.1 401 "),
+        ("Accept: ", b""),
+    ],
     ids=["a body", "a header"],
 )
 def test_a_slow_body_reaches_the_requests_deadline(

@@ -31,7 +31,12 @@ def step(
 
     Return the status, and the sum or error code.
     """
-    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
+    tensor = {
+        "name": "x",
+        "shape": [1, 2],
+        "datatype": "FP32",
+        "data": [1, 1],
+    }
     parameters = {"sequence_id": number, "sequence_start": start}
     answer = server.call(
         "POST",

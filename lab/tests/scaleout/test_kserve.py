@@ -89,7 +89,13 @@ VOLUME = record(
     emptyDir=record(medium=WORD, sizeLimit=QUANTITY),
     secret=record(secretName=WORD),
 )
-MODEL_FORMAT = record("name", name=WORD, version=WORD, autoSelect=FLAG, priority=NUMBER)
+MODEL_FORMAT = record(
+    "name",
+    name=WORD,
+    version=WORD,
+    autoSelect=FLAG,
+    priority=NUMBER,
+)
 
 
 def resource(version: str, kind: str, spec: Any) -> dict[str, Any]:
@@ -139,7 +145,11 @@ INFERENCE_SCHEMA = resource(
 
 def arguments(address: str = "10.1.2.3") -> list[str]:
     """Return the server's arguments as the cluster fills them in."""
-    filled = {"$(POD_IP)": address, "{{.Name}}": "models", "{{.Namespace}}": "default"}
+    filled = {
+        "$(POD_IP)": address,
+        "{{.Name}}": "models",
+        "{{.Namespace}}": "default",
+    }
     words = []
     for word in CONTAINER["args"]:
         for name, value in filled.items():

@@ -166,7 +166,12 @@ def keep_adding(
     steps.
     """
     right = refused = total = 0
-    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
+    tensor = {
+        "name": "x",
+        "shape": [1, 2],
+        "datatype": "FP32",
+        "data": [1, 1],
+    }
     headers = {"Authorization": f"Bearer {server.token}"}
     while not ended.is_set():
         body = {

@@ -67,7 +67,16 @@ def test_auto_finds_the_ray_of_the_machine(
 
 @pytest.mark.parametrize(
     "content",
-    ["", "auto", "x", ":1", "host:", "127.0.0.1:99999999999", "x" * 1000, "\xff"],
+    [
+        "",
+        "auto",
+        "x",
+        ":1",
+        "host:",
+        "127.0.0.1:99999999999",
+        "x" * 1000,
+        "\xff",
+    ],
 )
 def test_auto_without_a_ray_is_refused(tmp_path: Path, content: str) -> None:
     own_file(tmp_path).write_text(content, encoding="latin-1")

@@ -73,7 +73,13 @@ def test_numbers_of_replicas_are_validated(
 ) -> None:
     """A single number or an increasing range is valid."""
     with pytest.raises(SystemExit) as end:
-        main(["scale", str(MODELS), f"--replicas={text}"])
+        main(
+            [
+                "scale",
+                str(MODELS),
+                f"--replicas={text}",
+            ]
+        )
     assert end.value.code == 2
     assert "not a number of replicas such as 2 or 1..4" in " ".join(
         capsys.readouterr().err.split()

@@ -84,7 +84,13 @@ def inputs_of(server: Server, name: str, path: str) -> list[dict[str, Any]]:
     inputs = []
     for spec in server.call("GET", path).json()["inputs"]:
         shape = [abs(size) for size in spec["shape"]]
-        inputs.append({**spec, "shape": shape, "data": [0.5] * int(np.prod(shape))})
+        inputs.append(
+            {
+                **spec,
+                "shape": shape,
+                "data": [0.5] * int(np.prod(shape)),
+            }
+        )
     return inputs
 
 
@@ -180,7 +186,11 @@ def curl(url: str, body: bytes, length: int) -> Any:
 def test_curl(theirs: str) -> None:
     """A tensor is sent as JSON and as bytes."""
     image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
-    tensor = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32"}
+    tensor = {
+        "name": "image",
+        "shape": [1, 8, 8, 1],
+        "datatype": "FP32",
+    }
     as_json = {**tensor, "data": image.ravel().tolist()}
     as_bytes = {**tensor, "parameters": {"binary_data_size": image.nbytes}}
     json_body = json.dumps({"inputs": [as_json]}).encode()

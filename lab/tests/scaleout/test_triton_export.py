@@ -115,7 +115,11 @@ def test_impossible_names_are_omitted(tmp_path: Path) -> None:
     models = tmp_path / "models"
     long = 128 * "m"
     version = 127 * "v"
-    for model, name in (("a", "b.c"), ("a.b", "c"), (long, version)):
+    for model, name in (
+        ("a", "b.c"),
+        ("a.b", "c"),
+        (long, version),
+    ):
         copy_folder(MODELS / "petals", models / model)
         (models / model / "model.toml").write_text(
             f'[versions."{name}"]\nfile = "petals.tflite"\n'
@@ -148,8 +152,26 @@ def test_the_command_reports_each_version(
 
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert main([*command, str(empty), str(tmp_path / "none")]) == 1
-    assert main([*command, str(tmp_path / "nowhere"), str(tmp_path / "none2")]) == 1
+    assert (
+        main(
+            [
+                *command,
+                str(empty),
+                str(tmp_path / "none"),
+            ]
+        )
+        == 1
+    )
+    assert (
+        main(
+            [
+                *command,
+                str(tmp_path / "nowhere"),
+                str(tmp_path / "none2"),
+            ]
+        )
+        == 1
+    )
     assert "cannot be read" in capsys.readouterr().err
 
 

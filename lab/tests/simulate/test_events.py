@@ -214,7 +214,13 @@ def test_a_low_battery_saves_power(serve_on):
     assert not record.errors
 
 
-@pytest.mark.parametrize("options", [{"answers": 0}, {"percent": 90}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"answers": 0},
+        {"percent": 90},
+    ],
+)
 def test_a_hung_battery_program_delays_nothing(serve_on, options):
     """Its end is not awaited either."""
     served = serve_on()
@@ -267,7 +273,13 @@ def test_severe_memory_pressure_kills_the_server(serve_on, transport):
     )
 
 
-@pytest.mark.parametrize("by", [90 * 86_400, -90 * 86_400])
+@pytest.mark.parametrize(
+    "by",
+    [
+        90 * 86_400,
+        -90 * 86_400,
+    ],
+)
 def test_a_clock_jump_changes_the_date_only(serve_on, by):
     """Deadlines, loaded models, connections and open pairings are unaffected."""
     served = serve_on()

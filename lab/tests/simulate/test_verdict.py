@@ -67,7 +67,12 @@ GOOD = Record(
         sample(13.0, REFUSED, "SUPERSEDED"),
         sample(18.0),
     ],
-    memory=[(1.0, 50_000_000), (10.5, None), (12.0, 40_000_000), (13.0, 41_000_000)],
+    memory=[
+        (1.0, 50_000_000),
+        (10.5, None),
+        (12.0, 40_000_000),
+        (13.0, 41_000_000),
+    ],
     lives=[Life(7, 0.0), Life(8, 11.1)],
     exits=[ProcessExit(10.0, -9, "kill")],
     skipped={"keys": 3},
@@ -233,7 +238,11 @@ def test_the_tables_show_the_record() -> None:
 
 def test_the_picture_shows_events_apps_and_memory() -> None:
     seen = {colour for _, colour in draw(GOOD).getcolors(1 << 24)}
-    assert {SILENCE, PALETTE[0], PALETTE[1]} <= seen
+    assert {
+        SILENCE,
+        PALETTE[0],
+        PALETTE[1],
+    } <= seen
     hot = dataclasses.replace(GOOD, events=[PastEvent("thermal", 3.0, 5.0)])
     assert BAND in {colour for _, colour in draw(hot).getcolors(1 << 24)}
 

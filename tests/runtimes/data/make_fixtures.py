@@ -19,7 +19,14 @@ import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
 FOLDER = Path(__file__).parent
-WEIGHTS = np.array([[1.0, -1.0], [2.0, 0.5], [-0.5, 0.25]], np.float32)
+WEIGHTS = np.array(
+    [
+        [1.0, -1.0],
+        [2.0, 0.5],
+        [-0.5, 0.25],
+    ],
+    np.float32,
+)
 
 
 class Graphs(tf.Module):
@@ -335,7 +342,11 @@ def description() -> bytes:
     units = process_units(w, files)
     inputs = described_inputs(w, units)
 
-    labels = [files["german"], files["english"], files["plain"]]
+    labels = [
+        files["german"],
+        files["english"],
+        files["plain"],
+    ]
     others = [files["future"], files["values"]]
     scores = w.table((0, "text", "scores"), (6, "tables", labels))
     classes = w.table((0, "text", "classes"), (6, "tables", others))

@@ -200,7 +200,11 @@ def build(folder: Path, table: ForeignFile, changes: Mapping[str, Any]) -> Model
     if table is ultralytics.TABLE:
         properties = {**METADATA, **{key: str(value) for key, value in changes.items()}}
         task = properties["task"]
-        columns = {"pose": 4 + 2 + 51, "segment": 4 + 2 + 32, "obb": 7}.get(task, 6)
+        columns = {
+            "pose": 4 + 2 + 51,
+            "segment": 4 + 2 + 32,
+            "obb": 7,
+        }.get(task, 6)
         outputs: dict[str, tuple[int, ...]] = {"rows": (1, columns, 50)}
         if task == "segment":
             outputs["masks"] = (1, 32, 8, 8)
@@ -325,7 +329,14 @@ def test_a_yolov5_detector_is_recognised_by_its_metadata(
 
 
 def test_a_yolov5_classifier_is_normalised_and_gets_softmax(tmp_path: Path) -> None:
-    model = exported(tmp_path, "m.onnx", {}, NCHW, {"output0": (1, 2)}, V5)
+    model = exported(
+        tmp_path,
+        "m.onnx",
+        {},
+        NCHW,
+        {"output0": (1, 2)},
+        V5,
+    )
     task = select_task(model)
 
     assert task.name == "image-classification"
@@ -337,11 +348,24 @@ def test_a_yolov5_classifier_is_normalised_and_gets_softmax(tmp_path: Path) -> N
     assert "(pixel - [123.675, 116.28, 103.53])" in preprocessing(model)
 
 
-@pytest.mark.parametrize("outputs", [{"output0": (1, 60, 39)}, {"output0": (1, 7)}])
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"output0": (1, 60, 39)},
+        {"output0": (1, 7)},
+    ],
+)
 def test_other_outputs_with_yolov5_metadata_are_tensors(
     tmp_path: Path, outputs: dict[str, tuple[int, ...]]
 ) -> None:
-    model = exported(tmp_path, "m.onnx", {}, NCHW, outputs, V5)
+    model = exported(
+        tmp_path,
+        "m.onnx",
+        {},
+        NCHW,
+        outputs,
+        V5,
+    )
 
     assert select_task(model).name == "tensors"
 
@@ -350,7 +374,14 @@ def test_other_outputs_with_yolov5_metadata_are_tensors(
 def test_the_size_of_an_export_with_free_sides(tmp_path: Path, size: str) -> None:
     image = TensorSpec("images", "FP32", (1, 3, -1, -1))
     properties = {**METADATA, "imgsz": size}
-    model = exported(tmp_path, "m.onnx", {}, image, {"output0": (1, 6, 84)}, properties)
+    model = exported(
+        tmp_path,
+        "m.onnx",
+        {},
+        image,
+        {"output0": (1, 6, 84)},
+        properties,
+    )
 
     assert "64x64" in preprocessing(model)
 
@@ -400,7 +431,10 @@ def test_metadata_in_a_file_of_ultralytics(
 
 @pytest.mark.parametrize(
     ("content", "note"),
-    [("names: &a [x]", "line 1 is not plain YAML"), ("library: other", "")],
+    [
+        ("names: &a [x]", "line 1 is not plain YAML"),
+        ("library: other", ""),
+    ],
 )
 def test_other_metadata_in_yaml_is_ignored(
     tmp_path: Path, content: str, note: str

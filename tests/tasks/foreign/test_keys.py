@@ -31,7 +31,14 @@ TABLE = ForeignFile(
 
 
 def test_applied_and_harmless_keys_are_accepted() -> None:
-    findings = check_keys(TABLE, {"mean": [0.5], "author": "me", "size": {"edge": 3}})
+    findings = check_keys(
+        TABLE,
+        {
+            "mean": [0.5],
+            "author": "me",
+            "size": {"edge": 3},
+        },
+    )
 
     assert findings == ((), ())
 

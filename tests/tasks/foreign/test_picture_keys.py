@@ -36,7 +36,11 @@ WITHIN = {
     "image_processor_type": "DetrImageProcessor",
     "size": {"max_height": 64, "max_width": 64},
 }
-CROPPED = {**VIT, "do_center_crop": True, "crop_size": SQUARE}
+CROPPED = {
+    **VIT,
+    "do_center_crop": True,
+    "crop_size": SQUARE,
+}
 CONFIG = {
     "architectures": ["XForImageClassification"],
     "id2label": {"0": "a", "1": "b", "2": "c"},
@@ -148,7 +152,12 @@ def photo() -> memoryview:
     x = np.linspace(0, 200, 90)[None, :, None]
     y = np.linspace(0, 150, 50)[:, None, None]
     pixels = np.concatenate(
-        [x + 0 * y, y + 0 * x, (x + y) / 3], axis=2
+        [
+            x + 0 * y,
+            y + 0 * x,
+            (x + y) / 3,
+        ],
+        axis=2,
     ) + random.uniform(0, 50, (50, 90, 3))
     file = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
@@ -205,7 +214,11 @@ def test_an_unsupported_key_is_named(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [("PIL.Image.BOX", 4), ("bicubic", 3), ("PILImageResampling.LANCZOS", 1)],
+    [
+        ("PIL.Image.BOX", 4),
+        ("bicubic", 3),
+        ("PILImageResampling.LANCZOS", 1),
+    ],
 )
 def test_a_filter_can_be_a_name(tmp_path: Path, value: str, number: int) -> None:
     by_name = tensor_of(
@@ -263,7 +276,13 @@ def test_a_default_of_the_processor_class_applies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["MaskFormerImageProcessor", "Mask2FormerImageProcessor"]
 )
-@pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
+@pytest.mark.parametrize(
+    ("spec", "is_fixed"),
+    [
+        (FIXED, True),
+        (OPEN, False),
+    ],
+)
 def test_sides_of_a_free_size_are_rounded_up_to_a_multiple(
     tmp_path: Path, name: str, spec: TensorSpec, is_fixed: bool
 ) -> None:
@@ -282,11 +301,21 @@ def test_sides_of_a_free_size_are_rounded_up_to_a_multiple(
     assert np.abs(run["pixel_values"][0, :, -1]).max() > 0.1  # no padding
 
 
-@pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
+@pytest.mark.parametrize(
+    ("spec", "is_fixed"),
+    [
+        (FIXED, True),
+        (OPEN, False),
+    ],
+)
 def test_padding_to_a_multiple_matters_only_for_inputs_of_a_free_size(
     tmp_path: Path, spec: TensorSpec, is_fixed: bool
 ) -> None:
-    content = {**VIT, "do_pad": True, "size_divisor": 32}
+    content = {
+        **VIT,
+        "do_pad": True,
+        "size_divisor": 32,
+    }
     files = {"config.json": CONFIG, preprocessor_config.NAME: content}
 
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=spec))
@@ -299,7 +328,11 @@ def test_padding_to_a_multiple_matters_only_for_inputs_of_a_free_size(
 
 
 def test_the_advice_lists_all_unsupported_keys(tmp_path: Path) -> None:
-    content = {**VIT, "do_crop_margin": True, "do_thumbnail": True}
+    content = {
+        **VIT,
+        "do_crop_margin": True,
+        "do_thumbnail": True,
+    }
     files = {"config.json": CONFIG, preprocessor_config.NAME: content}
 
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
@@ -496,7 +529,11 @@ def test_values_of_wrong_types_raise_nothing(
 
     The model is served for pictures of its own size, or as tensors.
     """
-    config = {**CONFIG, "model_type": ["x"], "num_channels": "3"}
+    config = {
+        **CONFIG,
+        "model_type": ["x"],
+        "num_channels": "3",
+    }
     files = {"config.json": config, preprocessor_config.NAME: content}
 
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=FIXED))

@@ -39,7 +39,11 @@ Files = Mapping[str, Any]
 
 
 def token(number: int, content: str, **flags: bool) -> dict[str, Any]:
-    return {"id": number, "content": content, **flags}
+    return {
+        "id": number,
+        "content": content,
+        **flags,
+    }
 
 
 def bert_json(**parts: Any) -> dict[str, Any]:
