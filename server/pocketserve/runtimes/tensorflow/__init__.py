@@ -25,6 +25,7 @@ FORMATS = (
         "pocketserve.runtimes.tensorflow.savedmodel",
         marker="saved_model.pb",
         by_name=True,
+        metadata=late(f"{__name__}.savedmodel_rescaling.read_graph_rescaling"),
         packages=PACKAGES,
         install=INSTALL,
         triton="tensorflow",
