@@ -43,7 +43,8 @@ def test_a_class_builds_its_row(name: str) -> None:
     known = CLASSES[name]
 
     reject_other_model(name, document, is_registered=False)
-    if known.frame is not None:
+    # A new RemBERT tokenizer, unlike one from files, has no special tokens.
+    if known.frame is not None and name != "RemBertTokenizer":
         special = special_of(document["post_processor"])
         reject_other_frame(name, special, {}, backend.token_to_id)
     lowers = getattr(tokenizer, "do_lower_case", False)

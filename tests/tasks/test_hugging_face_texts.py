@@ -28,6 +28,7 @@ from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
     reject_other_frame,
     reject_other_model,
     reject_other_numbers,
+    reject_other_words,
 )
 from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings
 from pocketserve.tasks.text.tokens import Special
@@ -642,6 +643,31 @@ def test_no_answer_is_among_the_answers(tmp_path: Path) -> None:
 LOWER: dict[str, Any] = {"type": "Lowercase"}
 NFC: dict[str, Any] = {"type": "NFC"}
 BERT_NORMALIZER: dict[str, Any] = {"type": "BertNormalizer", "lowercase": True}
+CLASS_NORMALIZER: dict[str, Any] = {
+    **BERT_NORMALIZER,
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+}
+OTHER_NORMALIZER: dict[str, Any] = {
+    **BERT_NORMALIZER,
+    "clean_text": False,
+    "handle_chinese_chars": False,
+    "strip_accents": True,
+}
+HERBERT_NORMALIZER: dict[str, Any] = {
+    **CLASS_NORMALIZER,
+    "lowercase": False,
+    "strip_accents": False,
+}
+WORDPIECE_OPTIONS: dict[str, Any] = {
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": 100,
+}
+OTHER_OPTIONS: dict[str, Any] = {
+    "continuing_subword_prefix": "@@",
+    "max_input_chars_per_word": 5,
+}
 METASPACE: dict[str, Any] = {"type": "Metaspace", "prepend_scheme": "always"}
 
 
@@ -657,7 +683,9 @@ def sequence(*parts: Any) -> dict[str, Any]:
         ("Albert", sequence(LOWER, NFC), True, sequence(LOWER, NFC)),
         ("XLNet", NFC, True, sequence(LOWER, NFC)),
         ("Camembert", sequence(NFC), True, sequence(NFC)),
-        ("MPNet", BERT_NORMALIZER, False, {**BERT_NORMALIZER, "lowercase": False}),
+        ("MPNet", BERT_NORMALIZER, False, {**CLASS_NORMALIZER, "lowercase": False}),
+        ("Bert", OTHER_NORMALIZER, True, CLASS_NORMALIZER),
+        ("Herbert", OTHER_NORMALIZER, True, HERBERT_NORMALIZER),
         ("PreTrained", BERT_NORMALIZER, False, BERT_NORMALIZER),
     ],
 )
@@ -731,6 +759,73 @@ def test_the_class_decides_on_the_token_in_front(
     assert settings.complete(Special(), {"<s>": 7}.get).first == first
 
 
+@pytest.mark.parametrize(
+    ("name", "names", "expected"),
+    [
+        ("Bert", {"unk": "[NO]"}, {"unk_token": "[NO]", **WORDPIECE_OPTIONS}),
+        ("Splinter", {}, {"unk_token": "[UNK]", **WORDPIECE_OPTIONS}),
+        ("PreTrained", {}, {"unk_token": "[UNK]", **OTHER_OPTIONS}),
+    ],
+)
+def test_the_class_decides_on_the_options_of_words(
+    name: str, names: dict[str, str], expected: dict[str, Any]
+) -> None:
+    settings = TokenizerSettings(f"{name}Tokenizer", names=names)
+    model = {"unk_token": "[UNK]", **OTHER_OPTIONS}
+    document = with_class_settings(json.dumps({"model": model}), settings)
+    assert json.loads(document) == {"model": expected}
+
+
+def test_the_class_decides_on_the_options_of_bytes() -> None:
+    model = {"type": "BPE", "ignore_merges": True, "byte_fallback": True}
+    split = {"type": "ByteLevel", "add_prefix_space": True}
+    text = json.dumps({"model": model, "pre_tokenizer": split})
+    document = json.loads(with_class_settings(text, TokenizerSettings("GPT2Tokenizer")))
+    assert document["pre_tokenizer"]["add_prefix_space"] is False
+    assert document["model"]["ignore_merges"] is False
+    assert document["model"]["byte_fallback"] is False
+
+
+@pytest.mark.parametrize("unknown", ["<unk>", "<s>"])
+def test_another_unknown_token_is_named(unknown: str) -> None:
+    settings = TokenizerSettings("CamembertTokenizer", names={"unk": unknown})
+    text = json.dumps(XLNET_FILE)
+    if unknown == "<unk>":
+        with_class_settings(text, settings)
+        return
+    with pytest.raises(MetadataError, match="unk_token = '<s>'"):
+        with_class_settings(text, settings)
+
+
+def test_begin_and_end_that_a_class_ignores_are_named() -> None:
+    settings = TokenizerSettings("T5Tokenizer", add_bos=True, names={"bos": "<s>"})
+    with pytest.raises(MetadataError, match="add_bos_token"):
+        settings.complete(Special(), {"<s>": 7}.get)
+
+
+@pytest.mark.parametrize("role", ["cls", "sep", "unk"])
+def test_other_special_words_of_a_vocabulary_are_named(role: str) -> None:
+    reject_other_words("", {role: f"[{role.upper()}]"})
+    with pytest.raises(MetadataError, match=f"{role}_token = '<x>'"):
+        reject_other_words("", {role: "<x>"})
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_map_of_special_tokens_counts_in_older_folders(
+    tmp_path: Path, is_new: bool
+) -> None:
+    config: dict[str, Any] = {"pad_token": "[PAD]"}
+    if is_new:
+        config["added_tokens_decoder"] = {}
+    files = {
+        "tokenizer_config.json": config,
+        "special_tokens_map.json": {"pad_token": "[MASK]"},
+    }
+    arrays = arrays_of(tmp_path, "good", 6, files)
+    expected = "[PAD]" if is_new else "[MASK]"
+    assert arrays["input_ids"][-1] == NUMBERS[expected]
+
+
 # Classes that don't fit the file
 
 XLNET_FILE: dict[str, Any] = {
@@ -749,9 +844,10 @@ XLNET_FILE: dict[str, Any] = {
         ("BertTokenizer", XLNET_FILE, False, "for WordPiece, not for Unigram"),
         ("BertTokenizer", XLNET_FILE, True, "for WordPiece, not for Unigram"),
         ("RobertaTokenizer", XLNET_FILE, False, "for BPE, not for Unigram"),
-        ("T5Tokenizer", XLNET_FILE, False, "NFKD, StripAccents"),
+        ("CamembertTokenizer", XLNET_FILE, False, "NFKD, StripAccents"),
+        ("T5Tokenizer", XLNET_FILE, False, r"model\.unk_id"),
         ("AlbertTokenizer", XLNET_FILE, False, r"model\.unk_id"),
-        ("T5Tokenizer", XLNET_FILE, True, ""),
+        ("CamembertTokenizer", XLNET_FILE, True, ""),
         ("XLMRobertaTokenizer", XLNET_FILE, True, r"model\.unk_id"),
         ("XLNetTokenizer", XLNET_FILE, False, ""),
         ("PreTrainedTokenizer", XLNET_FILE, False, ""),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
@@ -25,7 +25,10 @@ from pocketserve.tasks.text.hugging_face.added_tokens import (
     AddedToken,
     added_token,
 )
-from pocketserve.tasks.text.hugging_face.class_settings import with_class_settings
+from pocketserve.tasks.text.hugging_face.class_settings import (
+    apply_class_settings,
+    with_class_settings,
+)
 from pocketserve.tasks.text.hugging_face.post_processor import (
     UnsupportedProcessorError,
     special_of,
@@ -33,10 +36,12 @@ from pocketserve.tasks.text.hugging_face.post_processor import (
 from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
     CLASSES,
     GENERIC,
+    READS_CASE,
     reads_as_it_is,
     reject_other_frame,
     reject_other_model,
     reject_other_numbers,
+    reject_other_words,
 )
 from pocketserve.tasks.text.hugging_face.tokenizer_settings import (
     TokenizerSettings,
@@ -284,6 +289,7 @@ def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
 def _wordpiece(content: bytes, facts: ModelFacts, options: TextOptions) -> WordPiece:
     vocabulary = _numbered(content)
     settings = tokenizer_settings(facts)
+    reject_other_words("", settings.names)
     lower = settings.lower_case if options.lower_case is None else options.lower_case
     if lower is None:
         lower = not keeps_case(vocabulary)
@@ -346,6 +352,8 @@ def _with_class_in_use(
     Raises:
         MetadataError: it builds another tokenizer than the document's.
     """
+    if settings.tokenizer_class in READS_CASE:
+        reject_other_words(settings.tokenizer_class, settings.names)
     if settings.tokenizer_class not in CLASSES:
         return settings
     try:
@@ -414,6 +422,7 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:
         _NeedsLibraryError: it describes another pipeline.
     """
     parts = _read_document(content)
+    apply_class_settings(parts, settings)
     model, normal = _bert_parts(parts)
     vocabulary = _bert_vocabulary(model)
     prefix = model.get("continuing_subword_prefix", "##")
@@ -430,14 +439,14 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece:
     complete = settings.complete(
         special, numbers.get, parts.get("padding"), parts.get("truncation")
     )
-    rules = _bert_normalization(normal, settings)
+    accents = normal.get("strip_accents")
     return WordPiece(
         vocabulary,
         complete,
-        lower_case=rules.lower_case,
-        strip_accents=rules.strip_accents,
+        lower_case=bool(normal.get("lowercase", True)),
+        strip_accents=accents if isinstance(accents, bool) else None,
         clean=bool(normal.get("clean_text", True)),
-        cjk=rules.cjk,
+        cjk=bool(normal.get("handle_chinese_chars", True)),
         prefix=prefix,
         max_word_chars=max_word_chars,
         added=_splitting_tokens(added, special),
@@ -509,33 +518,6 @@ def _document_special(
     except UnsupportedProcessorError as error:
         raise _NeedsLibraryError(str(error)) from None
     return around._replace(pad=special.pad, unknown=special.unknown)
-
-
-class _BertRules(NamedTuple):
-    lower_case: bool
-    strip_accents: bool | None
-    cjk: bool
-
-
-def _bert_normalization(
-    normal: Mapping[str, Any], settings: TokenizerSettings
-) -> _BertRules:
-    """Combine the normalizer with the settings that BERT's class overrides."""
-    lower = normal.get("lowercase", True)
-    accents = normal.get("strip_accents")
-    cjk = normal.get("handle_chinese_chars", True)
-    if settings.of_bert_class:
-        if settings.case_of_class is not None:
-            lower = settings.case_of_class
-        if settings.strip_accents is not None:
-            accents = settings.strip_accents
-        if settings.cjk is not None:
-            cjk = settings.cjk
-    return _BertRules(
-        lower_case=bool(lower),
-        strip_accents=accents if isinstance(accents, bool) else None,
-        cjk=bool(cjk),
-    )
 
 
 def _splitting_tokens(

@@ -77,6 +77,7 @@ _FUNNEL = SpecialFrame(
 )
 _MBART = SpecialFrame(0, (0,) * 3, (0,) * 4, (("", ""), ("", "")))
 _XLNET = SpecialFrame(0, (0, 0, 2), (0, 0, 1, 1, 2), (("", ""), ("cls", "<cls>")))
+_NOTHING = SpecialFrame(0, (0,), (0, 1), (("", ""), ("", "")))
 _T5 = SpecialFrame(0, (0, 0), (0,) * 4, (("", ""), ("eos", "</s>")))
 
 _WORDS = frozenset(("BertPreTokenizer",))
@@ -107,12 +108,14 @@ CLASSES: Final[Mapping[str, TokenizerClass]] = {
     "DebertaV2Tokenizer": _UNIGRAM._replace(
         frame=_BERT, steps=_SPACES | {"NFC"}, pad="[PAD]"
     ),
-    "DistilBertTokenizer": _BERT_CLASS._replace(frame=None),
+    "DistilBertTokenizer": _BERT_CLASS,
     "ElectraTokenizer": _BERT_CLASS,
     "FunnelTokenizer": _BERT_CLASS._replace(frame=_FUNNEL, pad="<pad>"),
     "GemmaTokenizer": _BPE._replace(steps=frozenset(("Split",)), pad="<pad>"),
     "GPT2Tokenizer": _BPE,
-    "GPTNeoXTokenizer": _BPE._replace(steps=_BYTES | {"NFC"}, pad="<|padding|>"),
+    "GPTNeoXTokenizer": _BPE._replace(
+        frame=_NOTHING, steps=_BYTES | {"NFC"}, pad="<|padding|>"
+    ),
     "LayoutLMTokenizer": _BERT_CLASS,
     "LEDTokenizer": _ROBERTA_CLASS,
     "LlamaTokenizer": _LLAMA_CLASS,
@@ -128,10 +131,10 @@ CLASSES: Final[Mapping[str, TokenizerClass]] = {
         steps=_BYTES | {"NFC", "Split"}, pad="<|endoftext|>"
     ),
     "ReformerTokenizer": _BPE._replace(steps=_SPACES),
-    "RemBertTokenizer": _UNIGRAM._replace(steps=_SPACES, unknown=2),
+    "RemBertTokenizer": _UNIGRAM._replace(frame=_BERT, steps=_SPACES, unknown=2),
     "RobertaTokenizer": _ROBERTA_CLASS,
     "SqueezeBertTokenizer": _BERT_CLASS,
-    "T5Tokenizer": _UNIGRAM._replace(frame=_T5),
+    "T5Tokenizer": _UNIGRAM._replace(frame=_T5, unknown=2),
     "XLMRobertaTokenizer": _UNIGRAM._replace(frame=_ROBERTA, unknown=3),
     "XLNetTokenizer": _UNIGRAM._replace(frame=_XLNET, steps=_WITHOUT_ACCENTS),
 }
@@ -307,7 +310,37 @@ def reject_other_frame(
     for (role, default), numbers in zip(frame.names, ends, strict=True):
         token = names.get(role, default)
         if role and numbers != (number_of(token),):
-            raise _mismatch(name, f"has another {role}_token, {token!r:.40}")
+            raise _other_token(name, role, token)
+    if frame is _ROBERTA:
+        _reject_other_ends(name, ends, names, number_of)
+    separator = names.get("sep", "<sep>")
+    if frame is _XLNET and special.last[:1] != (number_of(separator),):
+        raise _other_token(name, "sep", separator)
+
+
+def _reject_other_ends(
+    name: str,
+    ends: tuple[tuple[int, ...], tuple[int, ...]],
+    names: Mapping[str, str],
+    number_of: Callable[[str], int | None],
+) -> None:
+    """Raise if ``bos`` and ``eos``, which some classes put around texts, differ."""
+    for role, numbers in zip(("bos", "eos"), ends, strict=True):
+        token = names.get(role)
+        if token is not None and numbers != (number_of(token),):
+            raise _other_token(name, role, token)
+
+
+def reject_other_words(name: str, names: Mapping[str, str]) -> None:
+    """Raise if special tokens have other names than those of BERT's classes."""
+    for role, usual in (("cls", "[CLS]"), ("sep", "[SEP]"), ("unk", "[UNK]")):
+        token = names.get(role, usual)
+        if token != usual:
+            raise MetadataError(
+                f"tokenizer_config.json or special_tokens_map.json beside the model has "
+                f"{role}_token = {token!r:.40}, which is not supported with "
+                f"{name or 'vocab.txt'}; use {usual!r}"
+            )
 
 
 def reject_other_numbers(
@@ -360,6 +393,10 @@ def reads_as_it_is(name: str, document: Mapping[str, Any]) -> bool:
     if name != "LlamaTokenizer":
         return False
     return "ByteLevel" in _types_in(document.get("pre_tokenizer"))
+
+
+def _other_token(name: str, role: str, token: str) -> MetadataError:
+    return _mismatch(name, f"has another {role}_token, {token!r:.40}")
 
 
 def _types_in(part: object) -> set[str]:

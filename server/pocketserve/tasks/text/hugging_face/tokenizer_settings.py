@@ -65,6 +65,7 @@ class TokenizerSettings(NamedTuple):
         max_length: ``model_max_length``.
         prefix_space: ``add_prefix_space``.
         is_registered: whether the class is the one of the model's type.
+        cleans: ``clean_text``.
     """
 
     tokenizer_class: str = ""
@@ -81,6 +82,7 @@ class TokenizerSettings(NamedTuple):
     max_length: int | None = None
     prefix_space: bool | None = None
     is_registered: bool = False
+    cleans: bool | None = None
 
     @property
     def of_bert_class(self) -> bool:
@@ -170,6 +172,8 @@ class TokenizerSettings(NamedTuple):
             last = _without(last, eos)
         if (first, last) == (special.first, special.last):
             return special
+        if self.tokenizer_class in CLASSES and not rebuilds:
+            raise _other_ends()
         return Special(
             first,
             (*last, *first),
@@ -193,11 +197,14 @@ class TokenizerSettings(NamedTuple):
         ]
         for numbers, adds, number in ends:
             if numbers and not (adds and numbers == (number,)):
-                raise MetadataError(
-                    "tokenizer_config.json beside the model has add_bos_token and "
-                    "add_eos_token, which don't fit the special tokens of "
-                    "tokenizer.json; remove them"
-                )
+                raise _other_ends()
+
+
+def _other_ends() -> MetadataError:
+    return MetadataError(
+        "tokenizer_config.json beside the model has add_bos_token and add_eos_token, "
+        "which don't fit the special tokens of tokenizer.json; remove them"
+    )
 
 
 def _without(numbers: tuple[int, ...], excluded: int | None) -> tuple[int, ...]:
@@ -234,17 +241,25 @@ def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
         length if type(length) is int else None,
         _flag(config.get("add_prefix_space")),
         is_registered=name == registered_class(model_type),
+        cleans=_flag(config.get("clean_text")),
     )
 
 
 def _token_names(
     config: Mapping[str, Any], special_tokens: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the special tokens by role; ``tokenizer_config.json`` has priority."""
+    """Return the special tokens by role.
+
+    ``special_tokens_map.json`` counts only without ``added_tokens_decoder``, which newer
+    versions write; then it has priority.
+    """
+    sources = [config, special_tokens]
+    if "added_tokens_decoder" not in config:
+        sources.reverse()
     names = {}
     for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
         key = f"{role}_token"
-        name = _text_of(config.get(key)) or _text_of(special_tokens.get(key))
+        name = _text_of(sources[0].get(key)) or _text_of(sources[1].get(key))
         if name:
             names[role] = name
     return names
