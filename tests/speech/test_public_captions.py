@@ -87,7 +87,7 @@ def test_captions_of_a_recording_have_one_wrong_word(
     assert listener.early_words >= early
 
 
-@pytest.mark.parametrize(("cost", "early"), [(1.0, 80), (9, 0), (30, 0)])
+@pytest.mark.parametrize(("cost", "early"), [(1.5, 20), (8, 0), (14, 0)])
 def test_captions_of_a_talk_have_its_words(
     model: Opened, talk: Array, cost: float, early: int
 ) -> None:
