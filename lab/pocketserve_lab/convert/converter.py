@@ -18,7 +18,10 @@ QUANTIZE_MODES = ("none", "fp16", "dynamic", "int8", "int16x8")
 """The modes, in the order of the command's help.
 
 Unchanged; weights in half floats; weights in int8; weights and sums in int8; int16
-between layers of int8 weights. A kind for language models may have more."""
+between layers of int8 weights."""
+
+GGUF_MODES = ("q8_0",)
+"""Further modes, of GGUF files: weights in int8, with a factor for each 32."""
 
 
 class ConversionError(Exception):

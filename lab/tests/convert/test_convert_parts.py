@@ -25,6 +25,7 @@ from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import format_named
 from pocketserve_lab.convert.converter import (
+    GGUF_MODES,
     KINDS,
     QUANTIZE_MODES,
     ConversionError,
@@ -145,9 +146,9 @@ def test_the_registry_is_consistent() -> None:
         assert all(format_named(source) is not None for source in converter.sources), (
             converter.name
         )
-        assert converter.kind in KINDS and set(converter.quantize) <= set(
-            QUANTIZE_MODES
-        ), converter.name
+        modes = {*QUANTIZE_MODES, *GGUF_MODES}
+        assert converter.kind in KINDS, converter.name
+        assert set(converter.quantize) <= modes, converter.name
         assert set(converter.needs_samples) <= set(QUANTIZE_MODES)
         for name in (
             converter.environment,
