@@ -230,22 +230,8 @@ def _read_labels(
     Raises:
         ModelLoadError: a file can't be read.
     """
-    contents: dict[str, bytes] = {}
     key = _labels_key(folder)
-    for name in dict.fromkeys(names):
-        path = folder / name
-        if not lies_in(path, folder):
-            raise ModelLoadError(
-                f"{key} names {name}, a link that leaves the model's folder"
-            )
-        try:
-            contents[name] = facts.read_tried(
-                path, MAX_LABELS_BYTES - sum(map(len, contents.values()))
-            )
-        except OSError as error:
-            large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
-            reason = large if error.errno == errno.EFBIG else _reason(error)
-            raise ModelLoadError(f"{key} names {name}, which {reason}") from None
+    contents = _read_contents(facts, folder, names)
     try:
         check_line_count(list(contents.values()))
     except DamagedFileError as error:
@@ -260,6 +246,30 @@ def _read_labels(
             _add_note(facts, f"{name} {parsed.note}")
         labels[name] = _fitted(facts, name, parsed)
     return labels
+
+
+def _read_contents(
+    facts: ModelFacts, folder: Path, names: Sequence[str]
+) -> dict[str, bytes]:
+    """Read files of a model's folder, up to a total size."""
+    key = _labels_key(folder)
+    contents: dict[str, bytes] = {}
+    left = MAX_LABELS_BYTES
+    for name in dict.fromkeys(names):
+        path = folder / name
+        if not lies_in(path, folder):
+            raise ModelLoadError(
+                f"{key} names {name}, a link that leaves the model's folder"
+            )
+        try:
+            contents[name] = facts.read_tried(path, left)
+        except OSError as error:
+            reason = _reason(error)
+            if error.errno == errno.EFBIG:
+                reason = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
+            raise ModelLoadError(f"{key} names {name}, which {reason}") from None
+        left -= len(contents[name])
+    return contents
 
 
 def label_of(labels: Sequence[str], index: int) -> str:

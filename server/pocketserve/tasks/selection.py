@@ -25,38 +25,44 @@ def select_task(facts: ModelFacts) -> Task:
     Raises:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
-    if facts.manifest.task is None and facts.may_be_export:
+    declared = facts.manifest.task
+    if declared is None and facts.may_be_export:
         # late: few models are exports
         from pocketserve.tasks.foreign.exports.properties import unsupported_export
 
         reason = unsupported_export(facts)
         if reason:
             return tensors.create(facts, reason)
-    name = facts.manifest.task or _first_fitting(facts)
-    version = (facts.entry.name, facts.version.name)
+    name = declared or _first_fitting(facts)
     try:
         if name not in OWN_INPUT:
             reject_unsupported_keys(facts, name)
         task = task_named(name).create(facts)
     except MetadataError as error:
-        if facts.manifest.task is not None:
+        if declared is not None:
             raise
         facts.assumed.clear()
+        version = (facts.entry.name, facts.version.name)
         log.warning(
             "%s, version %r, is served as tensors, not as %s: %s", *version, name, error
         )
         return tensors.create(facts, str(error))
-    if isinstance(task, tensors.Tensors) and facts.manifest.task is None:
+    if isinstance(task, tensors.Tensors) and declared is None:
         # late: imports tasks, which other models may not need
         from pocketserve.tasks.advice import advice_of
 
         task.advice = advice_of(facts, task.labels)
     problem = getattr(task, "problem", "")
     if problem and name != tensors.TASK.name:
-        log.warning("%s, version %r: %s", *version, problem)
+        _warn(facts, problem)
     for note in facts.notes:
-        log.warning("%s, version %r: %s", *version, note)
+        _warn(facts, note)
     return task
+
+
+def _warn(facts: ModelFacts, text: str) -> None:
+    """Log a sentence on a version."""
+    log.warning("%s, version %r: %s", facts.entry.name, facts.version.name, text)
 
 
 def _first_fitting(facts: ModelFacts) -> str:

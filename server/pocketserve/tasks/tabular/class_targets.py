@@ -134,6 +134,7 @@ class ClassTarget:
         return [_text(value) for value in column.tolist()]
 
     def _scores(self, run: Arrays, rows: int) -> Array | None:
+        """Return the scores of all rows; None without an output of scores."""
         if not self.scores:
             return None
         ranking = self.ranking
@@ -142,17 +143,22 @@ class ClassTarget:
         if len(self.scores) > 1:
             columns = [run[spec.name].reshape(-1) for spec in self.scores]
             return ranking.rows(np.stack(columns, axis=1))
-        name = self.scores[0].name
-        array = run[name]
-        if self.count > 1:
-            shapes = run.get(f"{name}.shapes")
-            array = _part_of_target(array, shapes, self.number, self.count)
-            # Converters pad the columns of targets with fewer classes.
-            classes = len(self._graph_names(0)) or array.shape[-1]
-            array = array[..., :classes]
+        array = self._score_array(run)
         if rows and array.size % rows == 0:
             array = array.reshape(rows, -1)
         return ranking.rows(array)
+
+    def _score_array(self, run: Arrays) -> Array:
+        """Return this target's part of the only output of scores."""
+        name = self.scores[0].name
+        array = run[name]
+        if self.count == 1:
+            return array
+        shapes = run.get(f"{name}.shapes")
+        array = _part_of_target(array, shapes, self.number, self.count)
+        # Converters pad the columns of targets with fewer classes.
+        classes = len(self._graph_names(0)) or array.shape[-1]
+        return array[..., :classes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,31 +191,39 @@ class TargetTable:
 
         The winner comes first. ``more`` has further keys of each entry.
         """
-        winner = None if self.winners is None else self.winners[row]
+        winner = None
+        if self.winners is not None:
+            winner = self.winners[row]
         names = self.target.shown_names(self.own_names, options.language)
         index = self._column_of(winner, len(names))
         label = self._winner_name(winner, names, index)
         if self.scores is None:
             return [{**more, "label": label, "index": index or 0}]
         scores = self.scores[row]
-        entries: list[dict[str, Any]] = []
         if winner is not None and (len(scores) == 1 or not names):
-            best = int(np.argmax(scores))
-            score = float(scores[best])
-            entries.append(
-                {**more, "label": label, "index": index or best, "score": score}
-            )
-        else:
-            entries += self._ranked(scores, winner, names, options, more)
+            column = int(np.argmax(scores))
+            entry = {
+                **more,
+                "label": label,
+                "index": index or column,
+                "score": float(scores[column]),
+            }
+            return self._above_threshold([entry], options)
+        entries = self._ranked(scores, winner, names, options, more)
+        return self._above_threshold(entries, options)
+
+    def _above_threshold(
+        self, entries: Sequence[dict[str, Any]], options: AnswerOptions
+    ) -> list[dict[str, Any]]:
+        """Return the entries with a finite score from the threshold on."""
         threshold = options.threshold
         if threshold is None:
             threshold = self.target.ranking.options.threshold
-        floor = threshold
         if threshold is None:
-            floor = -np.inf
+            threshold = -np.inf
         selected = []
         for entry in entries:
-            if entry["score"] >= floor and np.isfinite(entry["score"]):
+            if entry["score"] >= threshold and np.isfinite(entry["score"]):
                 selected.append(entry)
         return selected
 
@@ -227,7 +241,9 @@ class TargetTable:
             shift = self.target.ranking.options.label_offset
         if self._is_reversed(scores, winner):
             scores = scores[::-1]
-        top_k = TOP_K if options.top_k is None else options.top_k
+        top_k = options.top_k
+        if top_k is None:
+            top_k = TOP_K
         entries = []
         for column in self._order(scores, winner)[:top_k]:
             label = label_of(names, column + shift)
@@ -251,8 +267,9 @@ class TargetTable:
         The model's own winner precedes higher scores.
         """
         classes = self.target.classes
-        lowest_wins = classes is not None and classes.lowest_wins
-        keys = scores if lowest_wins else -scores
+        keys = -scores
+        if classes is not None and classes.lowest_wins:
+            keys = scores
         order: list[int] = np.argsort(keys, kind="stable").tolist()
         column = self._column_of(winner, len(scores))
         if column is not None and column < len(order) and column != order[0]:
@@ -303,8 +320,18 @@ def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
     if count > 1:
         return _targets_of_one_output(facts, label, scores, count, task)
     columns = _score_outputs(facts, scores, task)
-    ranking = ranking_of(facts, (columns[0] if columns else label).name, task)
+    ranking = _ranking_of_outputs(facts, label, columns, task)
     return [_target(facts, "", label, columns, ranking)]
+
+
+def _ranking_of_outputs(
+    facts: ModelFacts, label: TensorSpec, scores: Sequence[TensorSpec], task: str
+) -> Ranking:
+    """Return the ranking of the first output of scores, else of the winners."""
+    spec = label
+    if scores:
+        spec = scores[0]
+    return ranking_of(facts, spec.name, task)
 
 
 def _targets_of_one_output(
@@ -319,7 +346,7 @@ def _targets_of_one_output(
     if len(names) != count:
         names = tuple(f"{label.name}[{number}]" for number in range(count))
     columns = tuple(scores[:1])
-    ranking = ranking_of(facts, (columns[0] if columns else label).name, task)
+    ranking = _ranking_of_outputs(facts, label, columns, task)
     targets = []
     for number, name in enumerate(names):
         targets.append(_target(facts, name, label, columns, ranking, number, count))
@@ -369,11 +396,11 @@ def _targets_of_pairs(
     if len(names) != len(labels):
         names = tuple(spec.name for spec in labels)
     targets = []
-    for number, (name, label) in enumerate(zip(names, labels, strict=True)):
+    for number, label in enumerate(labels):
         columns = tuple(scores[number : number + 1])
-        ranking = ranking_of(facts, (columns[0] if columns else label).name, task)
+        ranking = _ranking_of_outputs(facts, label, columns, task)
         ranking = ranking._replace(labels=Labels())
-        targets.append(_target(facts, name, label, columns, ranking))
+        targets.append(_target(facts, names[number], label, columns, ranking))
     return targets
 
 
@@ -386,19 +413,35 @@ def _target(
     number: int = 0,
     count: int = 1,
 ) -> ClassTarget:
-    classes = None if label is None else _class_output(facts, label)
-    if classes is None and scores:
-        classes = _class_output(facts, scores[0])
-    if classes is None and len(scores) > 1 and label is not None:
-        classes = ClassOutput((_names_of_columns(label, scores),))
+    """Return a target of these outputs."""
     if count > 1:
         ranking = ranking._replace(labels=Labels())
     if scores:
         ranking = ranking._replace(keys=keys_of(facts, scores[0].name))
-    owner_names = facts.manifest.labels is not None and bool(ranking.labels.names)
     return ClassTarget(
-        name, label, scores, number, count, classes, ranking, owner_names
+        name=name,
+        label=label,
+        scores=scores,
+        number=number,
+        count=count,
+        classes=_classes_of_outputs(facts, label, scores),
+        ranking=ranking,
+        owner_names=facts.manifest.labels is not None and bool(ranking.labels.names),
     )
+
+
+def _classes_of_outputs(
+    facts: ModelFacts, label: TensorSpec | None, scores: Sequence[TensorSpec]
+) -> ClassOutput | None:
+    """Return the classes in the graph, else in the names of several outputs."""
+    classes = None
+    if label is not None:
+        classes = _class_output(facts, label)
+    if classes is None and scores:
+        classes = _class_output(facts, scores[0])
+    if classes is None and len(scores) > 1 and label is not None:
+        classes = ClassOutput((_names_of_columns(label, scores),))
+    return classes
 
 
 def _names_of_columns(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from pocketserve.tasks.base import (
     NO_HINTS,
     Answer,
     AnswerOptions,
+    Arrays,
     Hints,
     Prepared,
     Runs,
@@ -108,12 +109,7 @@ class Recommendation:
         content = strict_json.loads(body)
         if isinstance(content, list):
             content = {"items": content}
-        keys = ("items",) if self._user is None else ("items", "user")
-        for key in content:
-            if key not in keys:
-                raise invalid_input(
-                    f"unknown key {key!r:.80}; this model takes {' and '.join(keys)}"
-                )
+        self._check_keys(content)
         items = content.get("items")
         if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
             raise invalid_input(
@@ -125,35 +121,53 @@ class Recommendation:
             arrays[self._user.name] = _user_array(self._user, content.get("user"))
         return Prepared([arrays], frozenset(numbers))
 
+    def _check_keys(self, content: Iterable[str]) -> None:
+        """Reject a request with other keys than those of this model."""
+        keys = ["items"]
+        if self._user is not None:
+            keys.append("user")
+        for key in content:
+            if key not in keys:
+                raise invalid_input(
+                    f"unknown key {key!r:.80}; this model takes {' and '.join(keys)}"
+                )
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first.
 
         The request's items are left out.
         """
-        scores, ids = self._outputs
-        values = real_values(runs[0][scores.name], scores).reshape(-1)
-        row = activate(values.astype(np.float64), self._activation)
-        items = np.arange(len(row))
-        if ids is not None:
-            items = runs[0][ids.name].reshape(-1).astype(np.int64)
+        row, items = self._scored_items(runs[0])
         excluded = {self._options.padding, NO_ITEM}
         if self._options.exclude_seen:
             excluded |= context
         names = self._labels.in_language(options.language)
-        top_k = TOP_K if options.top_k is None else options.top_k
-        threshold = -np.inf if options.threshold is None else options.threshold
+        top_k = options.top_k
+        if top_k is None:
+            top_k = TOP_K
+        threshold = options.threshold
+        if threshold is None:
+            threshold = -np.inf
         entries: Answer = []
         for position in np.argsort(-row, kind="stable"):
             if len(entries) >= top_k:
                 break
             item = int(items[position])
             score = float(row[position])
-            if item in excluded:
-                continue
-            if score >= threshold:  # not NaN
+            if item not in excluded and score >= threshold:  # not NaN
                 label = label_of(names, item)
                 entries.append({"label": label, "index": item, "score": score})
         return entries
+
+    def _scored_items(self, run: Arrays) -> tuple[Array, Array]:
+        """Return all scores, and the items that they belong to."""
+        scores, ids = self._outputs
+        values = real_values(run[scores.name], scores).reshape(-1)
+        row = activate(values.astype(np.float64), self._activation)
+        items = np.arange(len(row))
+        if ids is not None:
+            items = run[ids.name].reshape(-1).astype(np.int64)
+        return row, items
 
     def form(self) -> Form:
         """Return the task's input and parameters."""
@@ -199,12 +213,18 @@ class Recommendation:
         if rank:
             size = self._spec.shape[-1]
         if size > 0:
-            numbers = numbers[-size:]
-            filling = [self._options.padding or 0] * (size - len(numbers))
-            is_left = self._options.pad == "left"
-            numbers = filling + numbers if is_left else numbers + filling
+            numbers = self._padded(numbers[-size:], size)
         array = np.asarray(numbers, DATATYPES[self._spec.datatype].typestr)
-        return array.reshape((1,) * (rank - 1) + (len(numbers),))
+        shape = [1] * (rank - 1)
+        return array.reshape((*shape, len(numbers)))
+
+    def _padded(self, numbers: list[int], size: int) -> list[int]:
+        """Return items with padding up to a size."""
+        padding = self._options.padding or 0
+        filling = [padding] * (size - len(numbers))
+        if self._options.pad == "left":
+            return filling + numbers
+        return numbers + filling
 
 
 def _named_or(name: str, others: list[str]) -> list[str]:

@@ -207,6 +207,7 @@ class Rows:
     def _of_named_cells(
         self, head: list[str], line: list[str], index: int
     ) -> list[Any]:
+        """Return a row of a CSV document whose first line has names."""
         if len(line) != len(head):
             raise invalid_input(
                 f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}"
@@ -217,9 +218,7 @@ class Rows:
             values[name] = self._cell(columns.get(name, -1), cell)
         for name, value in values.items():
             if value is None:
-                hint = ""
-                if any(_COMMA.fullmatch(cell.strip()) for cell in line):
-                    hint = POINT
+                hint = _comma_hint(line)
                 raise invalid_input(
                     f"row {index}: feature {name!r:.80} is not a number{hint}"
                 )
@@ -298,6 +297,14 @@ class Rows:
         return ""
 
 
+def _comma_hint(cells: Sequence[str]) -> str:
+    """Return the advice on decimal commas if a cell has one, else ""."""
+    for cell in cells:
+        if _COMMA.fullmatch(cell.strip()):
+            return POINT
+    return ""
+
+
 def _csv_lines(body: memoryview) -> list[list[str]]:
     """Return a CSV document's lines; none if it's invalid."""
     try:
@@ -374,16 +381,10 @@ def _in_order(
 
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Return a model's table, described by the manifest's ``[features]``."""
-    inputs = facts.sent_inputs
-    names = facts.manifest.feature_names
-    columns: Sequence[TensorSpec] = ()
-    if len(inputs) > 1 and all(_is_column(spec) for spec in inputs):
-        columns = inputs
-    elif len(inputs) != 1 or len(inputs[0].shape) != 2:
-        raise ModelLoadError(
-            f"model.toml: task {task} needs one input of shape [rows, features], or one of shape [rows, 1] for each"
-        )
-    spec = inputs[0]
+    manifest = facts.manifest
+    names = manifest.feature_names
+    columns = _column_inputs(facts, task)
+    spec = facts.sent_inputs[0]
     if columns:
         columns = _in_order(columns, names)
         names = names or tuple(dict.fromkeys(column.name for column in columns))
@@ -392,7 +393,6 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
         raise ModelLoadError(
             f"model.toml: features.names has {len(names)}, the model takes {spec.shape[1]}"
         )
-    manifest = facts.manifest
     rows = Rows(
         spec,
         names,
@@ -403,6 +403,18 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
     )
     _check_features(rows)
     return rows
+
+
+def _column_inputs(facts: ModelFacts, task: str) -> Sequence[TensorSpec]:
+    """Return the inputs if each is a column; empty if there is one table."""
+    inputs = facts.sent_inputs
+    if len(inputs) > 1 and all(_is_column(spec) for spec in inputs):
+        return inputs
+    if len(inputs) != 1 or len(inputs[0].shape) != 2:
+        raise ModelLoadError(
+            f"model.toml: task {task} needs one input of shape [rows, features], or one of shape [rows, 1] for each"
+        )
+    return ()
 
 
 def _is_column(spec: TensorSpec) -> bool:

@@ -133,14 +133,12 @@ class TabularRegression(TableTask):
         """
         rows = context
         outputs = list(runs[0].values())
-        answer: Answer = []
         if not rows or any(output.size % rows for output in outputs):
-            values = np.concatenate([output.reshape(-1) for output in outputs])
-            for value in values:
-                answer.append(self._targets[0].entry(None, float(value)))
-            return answer
-        table = np.concatenate([_as_rows(output, rows) for output in outputs], axis=1)
+            return self._flat_answer(outputs)
+        tables = [_as_rows(output, rows) for output in outputs]
+        table = np.concatenate(tables, axis=1)
         targets = self._targets_of(table.shape[1])
+        answer: Answer = []
         for row, values in enumerate(table.tolist()):
             number = None
             if rows > 1:
@@ -148,6 +146,12 @@ class TabularRegression(TableTask):
             for target, value in zip(targets, values, strict=True):
                 answer.append(target.entry(number, value))
         return answer
+
+    def _flat_answer(self, outputs: Sequence[Array]) -> Answer:
+        """Return an entry for each number, if they don't belong to rows."""
+        values = np.concatenate([output.reshape(-1) for output in outputs])
+        target = self._targets[0]
+        return [target.entry(None, float(value)) for value in values]
 
     def _targets_of(self, count: int) -> Sequence[RegressionTarget]:
         """Return the targets for a run's number of columns."""

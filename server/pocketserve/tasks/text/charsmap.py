@@ -150,15 +150,19 @@ class Normalizer:
                     starts = []
                 chars.append(char)
                 starts.append(at)
-        end = len(text)
-        while self._trim and chars and chars[-1] == self._space:
-            chars.pop()
-            end = starts.pop()
+        end = self._trim_end(chars, starts, len(text))
         if self._behind and not is_blank:
             chars.append(self._space)
             starts.append(end)
         if chars:
             yield Segment("".join(chars), starts, end)
+
+    def _trim_end(self, chars: list[str], starts: list[int], end: int) -> int:
+        """Remove spaces at the end if the model does; return the new end."""
+        while self._trim and chars and chars[-1] == self._space:
+            chars.pop()
+            end = starts.pop()
+        return end
 
     def _trimmed_units(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield units without leading and repeated spaces, if the model removes them."""

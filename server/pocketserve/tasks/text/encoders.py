@@ -74,15 +74,16 @@ class TokenEncoder(NamedTuple):
         special = self.tokenizer.special
         around = len(special.first) + len(special.last)
         if pair is None:
-            return self.arrays(self._cut(text, max(0, self.length - around)))
+            room = max(0, self.length - around)
+            return self.arrays(self._cut(text, room))
         room = max(0, self.length - around - len(special.middle))
         first = self._all_numbers(text)
         second = self._all_numbers(pair)
         left, right = longest_first(len(first), len(second), room)
         if special.cut_left:
-            return self.arrays(
-                first[len(first) - left :], second[len(second) - right :]
-            )
+            first = first[len(first) - left :]
+            second = second[len(second) - right :]
+            return self.arrays(first, second)
         return self.arrays(first[:left], second[:right])
 
     def _cut(self, text: str, room: int) -> list[int]:
@@ -251,15 +252,12 @@ def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
 
 def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
     """Assign the inputs to roles by the manifest, else by their names."""
-    declared = {"ids": options.ids, "mask": options.mask, "types": options.types}
-    roles = {}
-    for role, name in declared.items():
-        if name:
-            roles[role] = named_tensor(facts.inputs, f"text.{role}", name)
+    roles = _declared_roles(facts, options)
     remaining: list[tuple[str, TensorSpec]] = []
     for number, spec in enumerate(facts.inputs):
         if spec not in roles.values():
-            remaining.append((full_name(spec, facts.input_metadata(number)), spec))
+            name = full_name(spec, facts.input_metadata(number))
+            remaining.append((name, spec))
     for role, words in _ROLE_WORDS.items():
         match = _first_match(remaining, words)
         if role not in roles and match is not None:
@@ -269,6 +267,20 @@ def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, Tens
         roles["ids"] = remaining.pop()[1]
     if remaining or "ids" not in roles:
         raise _unclear_roles(facts, task)
+    return roles
+
+
+def _declared_roles(facts: ModelFacts, options: TextOptions) -> dict[str, TensorSpec]:
+    """Return the inputs that the manifest names, by role."""
+    declared = {
+        "ids": options.ids,
+        "mask": options.mask,
+        "types": options.types,
+    }
+    roles = {}
+    for role, name in declared.items():
+        if name:
+            roles[role] = named_tensor(facts.inputs, f"text.{role}", name)
     return roles
 
 
