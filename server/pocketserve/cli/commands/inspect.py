@@ -264,12 +264,20 @@ def _quantization(tensor: dict[str, Any]) -> str:
 
 
 def _print_metadata(metadata: dict[str, Any]) -> None:
+    assumed = metadata.get("assumed", ())
+    if assumed:
+        print("\nNo file of the model states:")
+        _print_fact("assumed", "; ".join(assumed))
+    if metadata.keys() - {"assumed"}:
+        _print_stated(metadata)
+
+
+def _print_stated(metadata: dict[str, Any]) -> None:
     print("\nFrom the file's metadata:")
     for key in ("name", "description", "version", "author", "license", "problem"):
         _print_fact(key, str(metadata.get(key, "")))
     for name, keys in metadata.get("unknown_keys", {}).items():
         _print_fact(f"not used of {name}", ", ".join(keys))
-    _print_fact("assumed", "; ".join(metadata.get("assumed", ())))
     for kind in ("inputs", "outputs"):
         for tensor in metadata.get(kind, ()):
             title = f"{kind.removesuffix('s')} {tensor.get('name', '')}"
