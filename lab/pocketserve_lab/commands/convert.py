@@ -22,6 +22,7 @@ from pocketserve.terminal.output import (
     printable,
 )
 from pocketserve.terminal.progress import Progress
+from pocketserve_lab.arguments import parse_share
 from pocketserve_lab.conversion import (
     add_common_options,
     conversion_errors,
@@ -61,6 +62,22 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         choices=modes,
         default="none",
         help="the kind of quantization [none]",
+    )
+    parser.add_argument(
+        "--max-loss",
+        type=parse_share,
+        metavar="SHARE",
+        help="leave layers in floats until int8 loses at most this, such as 0.5%%",
+    )
+    parser.add_argument(
+        "--exclude",
+        metavar="LAYER[,LAYER…]",
+        help="layers that int8 leaves in floats",
+    )
+    parser.add_argument(
+        "--calibration",
+        choices=("min-max", "percentile", "entropy"),
+        help="how int8 finds the ranges of numbers [min-max]",
     )
     parser.add_argument(
         "--samples",
@@ -111,6 +128,7 @@ def _convert_all(options: argparse.Namespace) -> int:
         samples=options.samples,
         name=options.name,
         limits=limits,
+        options=_int8_options(options),
     )
     progress = Progress(lines=True)
     converter = converter_class(
@@ -147,6 +165,27 @@ def _converter_class(
     if speech_source(selected.entry, selected.version) is not None:
         return SpeechConverter
     return ModelConverter
+
+
+def _int8_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the user's options that only int8 has.
+
+    Raises:
+        CommandError: the mode is another one.
+    """
+    from pocketserve_lab.convert.converter import INT8_MODES, INT8_OPTIONS
+
+    values: dict[str, Any] = {}
+    for key, name in INT8_OPTIONS.items():
+        value = getattr(options, key)
+        if value is None:
+            continue
+        if options.quantize not in INT8_MODES:
+            raise CommandError(f"{name} is an option of --quantize int8; add that")
+        values[key] = value
+    if "exclude" in values:
+        values["exclude"] = [name for name in values["exclude"].split(",") if name]
+    return values
 
 
 def _reachable_kinds(options: argparse.Namespace, selected: SelectedModel) -> list[str]:

@@ -24,6 +24,17 @@ GGUF_MODES = ("q8_0",)
 """Further modes, of GGUF files: weights in int8, with a factor for each 32."""
 
 
+INT8_MODES = ("int8", "int16x8")
+INT8_OPTIONS: Mapping[str, str] = {
+    "max_loss": "--max-loss",
+    "exclude": "--exclude",
+    "calibration": "--calibration",
+}
+"""Options of these modes: key of a request -> option of the command."""
+
+CALIBRATION_METHODS = ("min-max", "percentile", "entropy")
+
+
 class ConversionError(Exception):
     """A conversion that is not possible.
 
@@ -105,6 +116,7 @@ class Converter:
         needs_samples: the modes that calibrate.
         single: whether the file takes one row at a time, although the source takes any
             number.
+        wishes: the options of ``INT8_OPTIONS`` that it knows.
     """
 
     name: str
@@ -117,6 +129,7 @@ class Converter:
     fallback: str | None = None
     needs_samples: tuple[str, ...] = ("int8", "int16x8")
     single: bool = False
+    wishes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,8 @@ class ConversionRequest:
             the model takes ``array[i:i+1]``. Without samples of the user's these are
             random, and the mode is none that calibrates.
         quantize: of :data:`QUANTIZE_MODES`.
-        options: the converter's own.
+        task: the model's.
+        options: the converter's own, and those of ``INT8_OPTIONS``.
         trusted: SHA-256 of the source's code that its owner trusts.
         method: of the ``other_methods`` of an earlier outcome; empty for the tool's
             first choice.
@@ -162,6 +176,7 @@ class ConversionRequest:
     outputs: tuple[SourceTensor, ...] = ()
     samples: Path | None = None
     quantize: str = "none"
+    task: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     trusted: tuple[str, ...] = ()
     method: str = ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from pocketserve.messages import did_you_mean
 from pocketserve.runtimes.engines import engine_advice
 from pocketserve_lab.convert.converter import (
+    INT8_OPTIONS,
     KINDS,
     QUANTIZE_MODES,
     ConversionError,
@@ -77,6 +79,27 @@ def plans_for(
     if not plans:
         raise _refusal(format, kind, quantize, converters)
     return plans
+
+
+def plans_with_options(
+    plans: Sequence[ConversionPlan], kind: str, options: AbstractSet[str]
+) -> list[ConversionPlan]:
+    """Return the plans whose quantisation knows some options of INT8_OPTIONS.
+
+    Raises:
+        ConversionError: there is none.
+    """
+    suited = []
+    for plan in plans:
+        if options <= frozenset(plan[-1].converter.wishes):
+            suited.append(plan)
+    if not suited:
+        names = " and ".join(INT8_OPTIONS[option] for option in sorted(options))
+        raise ConversionError(
+            f"no converter of {TITLES[plans[0][0].format]} to {TITLES[kind]} has {names}",
+            nearest="--to onnx, or leave the option out",
+        )
+    return suited
 
 
 def _is_detour(format: str, middle: str, kind: str, quantize: str) -> bool:

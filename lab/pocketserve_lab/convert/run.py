@@ -25,6 +25,7 @@ from pocketserve.trust.store import TrustStore
 from pocketserve_lab.compare.samples import SampleError, sample_files
 from pocketserve_lab.convert import verify
 from pocketserve_lab.convert.converter import (
+    INT8_OPTIONS,
     KINDS,
     ConversionError,
     ConversionOutcome,
@@ -51,6 +52,7 @@ from pocketserve_lab.convert.plan import (
     environment_of,
     milder_mode,
     plans_for,
+    plans_with_options,
 )
 from pocketserve_lab.convert.process import (
     Job,
@@ -335,6 +337,9 @@ class ModelConverter:
         """
         mode = self._settings.quantize
         plans = plans_for(version.format.name, kind, mode, self._tools)
+        options = INT8_OPTIONS.keys() & self._settings.options.keys()
+        if options:
+            plans = plans_with_options(plans, kind, options)
 
         def rank(plan: ConversionPlan) -> tuple[bool, bool]:
             return self._is_out_of_reach(plan), _is_mute(version, plan)
@@ -502,14 +507,28 @@ class ModelConverter:
             return self._check_by_tool(attempt, result, conversion)
         original = result.reference.facts
         facts, agreement, doubts = self._verify(result, python)
+        plain, plain_notes = self._plain_agreement(result, agreement)
         frozen = self._frozen_axes(result, facts["variants"], agreement)
         shapes = ResultShapes(original, facts, _layouts(result))
         renamed = tuple(_renamed(original, facts))
         conversion = conversion._replace(notes=conversion.notes + renamed)
         conversion = _with_frozen(conversion, frozen, shapes)
-        conversion = _with_agreement(conversion, agreement, doubts)
+        conversion = _with_agreement(conversion, plain, [*doubts, *plain_notes])
         undeclared = shapes.undeclared(frozen.all)
         return _Checked(attempt, result, conversion, frozen, undeclared)
+
+    def _plain_agreement(
+        self, result: _Result, agreement: verify.Agreement
+    ) -> tuple[verify.Agreement, list[str]]:
+        """Return the worse agreement of the server and the plain framework.
+
+        The file may go to another program, without the server's options.
+        """
+        answers = result.outcomes[-1].answers
+        if not answers:
+            return agreement, []
+        plain = self._agreement_of(result.reference, Path(answers))
+        return verify.worse_in_other_programs(agreement, plain)
 
     def _check_by_tool(
         self, attempt: _Attempt, result: Result, conversion: Conversion
@@ -590,16 +609,20 @@ class ModelConverter:
         Raises:
             ConversionError: they differ by more than is accepted.
         """
+        agreement = self._agreement_of(reference, answers)
+        verify.check_agreement(agreement, self._settings.quantize)
+        return agreement, verify.doubts(agreement, self._settings.quantize)
+
+    def _agreement_of(self, reference: Reference, answers: Path) -> verify.Agreement:
+        """Compare the answers of a tool's own run with the original's."""
         facts = reference.facts
-        agreement = verify.compare_outputs(
+        return verify.compare_outputs(
             load_arrays(reference.outputs),
             load_arrays(answers),
             facts["task"],
             int(facts["count"]),
             random=bool(facts["random"]),
         )
-        verify.check_agreement(agreement, self._settings.quantize)
-        return agreement, verify.doubts(agreement, self._settings.quantize)
 
     def _run_tool(
         self, step: Step, python: Path, request: ConversionRequest
@@ -740,6 +763,9 @@ class ModelConverter:
             nearest: an alternative for the message.
         """
         verify.check_agreement(agreement, self._settings.quantize, nearest)
+        max_loss = self._settings.options.get("max_loss")
+        if max_loss is not None:
+            verify.check_loss(agreement, max_loss)
         return verify.doubts(agreement, self._settings.quantize)
 
     def _measured(self) -> dict[str, Any]:
@@ -953,6 +979,7 @@ def _first_request(
         inputs=_tensors(reference.facts["inputs"]),
         outputs=_tensors(reference.facts["outputs"]),
         samples=reference.inputs,
+        task=str(reference.facts["task"]),
         options=options,
         trusted=tuple(trusted),
     )

@@ -59,6 +59,12 @@ MAX_CHANNELS = 512
 
 Such an output may contain different things, such as a detector's boxes and scores."""
 
+MAX_GROWTH = 1.5
+LEAST_ERROR = 1e-3
+"""In other programs, an error may be this many times larger, and this much.
+
+Sums of floats depend on the order."""
+
 LEAST_ROWS = 16
 LEAST_PEAK = 0.05
 """A channel with fewer numbers, or only smaller ones, has no error of its own.
@@ -257,6 +263,52 @@ def check_agreement(agreement: Agreement, quantize: str, nearest: str = "") -> N
             f"{agreement.error:.2g} of their size, and at most {accepted:g} is accepted",
             nearest=nearest,
         )
+
+
+def loss_of(agreement: Agreement) -> float:
+    """Return the share of samples with another best class.
+
+    For models that are no classifiers, it is the relative error.
+    """
+    if agreement.same_class is None:
+        return agreement.error
+    return 1.0 - agreement.same_class
+
+
+def check_loss(agreement: Agreement, max_loss: float) -> None:
+    """Raise ConversionError if a result loses more than the user accepts."""
+    loss = loss_of(agreement)
+    if loss <= max_loss:
+        return
+    fault = f"its outputs differ by {loss:.2%} of their size"
+    if agreement.same_class is not None:
+        fault = f"{loss:.2%} of {agreement.samples} samples have another best class"
+    raise ConversionError(
+        f"{fault}, and --max-loss allows {max_loss:.2%}",
+        nearest="a larger --max-loss, or more --samples",
+    )
+
+
+def worse_in_other_programs(
+    served: Agreement, plain: Agreement
+) -> tuple[Agreement, list[str]]:
+    """Return the agreement to report, and sentences on a difference.
+
+    Args:
+        served: in the server.
+        plain: in the framework without the server's options.
+    """
+    has_same_classes = plain.same_class == served.same_class
+    if plain.error <= MAX_GROWTH * served.error + LEAST_ERROR and has_same_classes:
+        return served, []
+    share = ""
+    if plain.same_class is not None:
+        share = f", {plain.same_class:.0%} same best class"
+    return plain, [
+        f"its outputs differ by {served.error:.2g} of their size in Pocketserve, and by "
+        f"{plain.error:.2g} in other programs on this processor{share}; in ONNX Runtime "
+        'set session.x64quantprecision to "1" there'
+    ]
 
 
 def _certainly_below(share: float | None, number: int, bound: float) -> bool:

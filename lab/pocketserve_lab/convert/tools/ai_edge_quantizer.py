@@ -7,6 +7,7 @@ not know stay in float32. So do inputs and outputs, and clients see no differenc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from pocketserve_lab.convert.converter import (
     ConversionRequest,
     Converter,
 )
-from pocketserve_lab.convert.tools.calibration import sample_inputs
+from pocketserve_lab.convert.tools.precision.tflite_static import ENDS, TFLiteWriter
+from pocketserve_lab.convert.tools.precision.wishes import Precision
 
 CONVERTER = Converter(
     name="ai-edge-quantizer",
@@ -25,6 +27,7 @@ CONVERTER = Converter(
     module="ai_edge_quantizer",
     quantize=("dynamic", "int8", "int16x8"),
     environment="ai-edge-quantizer",
+    wishes=("max_loss", "exclude"),
 )
 
 _RECIPES = {
@@ -33,6 +36,9 @@ _RECIPES = {
     "int16x8": "static_wi8_ai16",
 }
 _INTEGERS = frozenset({7, 9, 17})  # TensorType: INT16, INT8, INT4
+_TOOL_NAMES = {"TRANSPOSE_CONV": "CONV_2D_TRANSPOSE"}
+"""The schema's names of operators that the tool calls otherwise."""
+
 _SIGNATURE = "serving_default"
 _NEAREST = "--to tflite --quantize fp16"
 
@@ -64,7 +70,8 @@ def quantize_tflite(
 
     original = _Model(source.read_bytes())
     original.modernise()
-    model = _Model(_quantize_copy(request, original, names))
+    content, precision = _quantize_copy(request, original, names)
+    model = _Model(content)
     if model.count_integers() <= original.count_integers():
         raise ConversionError(
             f"{request.title} has no operator that can be quantised, or is quantised "
@@ -75,14 +82,15 @@ def quantize_tflite(
     return ConversionOutcome(
         CONVERTER.name,
         version("ai-edge-quantizer"),
-        {"recipe": _RECIPES[request.quantize]},
+        {"recipe": _RECIPES[request.quantize], **precision.options},
+        notes=precision.notes,
         float_bytes=source.stat().st_size,
     )
 
 
 def _quantize_copy(
     request: ConversionRequest, original: _Model, names: Mapping[str, str] | None
-) -> bytes:
+) -> tuple[bytes, Precision]:
     """Quantise a temporary file with the original."""
     prepared = request.output.with_name(f"{request.output.name}.float")
     prepared.write_bytes(original.pack())
@@ -97,22 +105,28 @@ def _quantized(
     request: ConversionRequest,
     original: _Model,
     names: Mapping[str, str] | None,
-) -> bytes:
-    from ai_edge_quantizer import algorithm_manager, qtyping, recipe
-    from ai_edge_quantizer.quantizer import Quantizer
+) -> tuple[bytes, Precision]:
+    def new_quantizer() -> Any:
+        return _new_quantizer(prepared, _RECIPES[request.quantize])
 
-    quantizer = Quantizer(str(prepared))
-    quantizer.load_quantization_recipe(getattr(recipe, _RECIPES[request.quantize])())
-    no_change = algorithm_manager.AlgorithmName.NO_QUANTIZE
-    for end in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
-        quantizer.update_quantization_recipe(".*", end, algorithm_key=no_change)
     try:
-        calibration = None
-        if quantizer.need_calibration:
-            _check_control_flow(request, original)
-            samples = _named_samples(request, original, names)
-            calibration = _ranges(prepared, quantizer, samples)
-        return bytes(quantizer.quantize(calibration).quantized_model)
+        quantizer = new_quantizer()
+        if not quantizer.need_calibration:
+            content = bytes(quantizer.quantize(None).quantized_model)
+            return content, Precision(frozenset(), {}, ())
+        _check_control_flow(request, original)
+        if not names:
+            names = original.signature_names([tensor.name for tensor in request.inputs])
+        writer = TFLiteWriter(
+            request,
+            prepared,
+            names,
+            original.signature_key(),
+            new_quantizer,
+            partial(_ranges, prepared),
+        )
+        precision = writer.choose(original.layers())
+        return writer.content(precision.floats), precision
     except (
         ValueError,
         RuntimeError,
@@ -137,16 +151,17 @@ def _check_control_flow(request: ConversionRequest, original: _Model) -> None:
         raise request.refusal(CONVERTER.name, reason, reason, _NEAREST)
 
 
-def _named_samples(
-    request: ConversionRequest, original: _Model, names: Mapping[str, str] | None
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the samples by the names of the file's signature."""
-    if not names:
-        names = original.signature_names([tensor.name for tensor in request.inputs])
-    samples = []
-    for sample in sample_inputs(request):
-        samples.append({names[name]: array for name, array in sample.items()})
-    return {original.signature_key(): samples}
+def _new_quantizer(prepared: Path, recipe_name: str) -> Any:
+    """Return the tool with a recipe that keeps inputs and outputs."""
+    from ai_edge_quantizer import algorithm_manager, qtyping, recipe
+    from ai_edge_quantizer.quantizer import Quantizer
+
+    quantizer = Quantizer(str(prepared))
+    quantizer.load_quantization_recipe(getattr(recipe, recipe_name)())
+    no_change = algorithm_manager.AlgorithmName.NO_QUANTIZE
+    for end in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
+        quantizer.update_quantization_recipe(".*", end, algorithm_key=no_change)
+    return quantizer
 
 
 def _ranges(
@@ -237,6 +252,25 @@ class _Model:
             if getattr(self._schema.BuiltinOperator, name) in codes:
                 operators.append(name)
         return operators
+
+    def layers(self) -> list[str]:
+        """Return the names of the operators that the tool can quantise.
+
+        The name is that of an operator's first output.
+        """
+        from ai_edge_quantizer.qtyping import TFLOperationName
+
+        kinds = {}
+        for name, number in vars(self._schema.BuiltinOperator).items():
+            kinds[number] = _TOOL_NAMES.get(name, name)
+        quantizable = {operation.name for operation in TFLOperationName} - ENDS
+        graph = self._graph()
+        layers = []
+        for operator in graph.operators:
+            code = self._model.operatorCodes[operator.opcodeIndex].builtinCode
+            if kinds[code] in quantizable and len(operator.outputs):
+                layers.append(graph.tensors[operator.outputs[0]].name.decode())
+        return layers
 
     def count_integers(self) -> int:
         """Count the tensors that are stored or computed in small integers."""

@@ -40,7 +40,9 @@ def _row_inputs(request: ConversionRequest, arrays: dict[str, Any]) -> set[str]:
             raise ConversionError(
                 f"the samples have no array for the input {tensor.name!r}"
             )
-        if tensor.shape[:1] in ((-1,), (1,)):
+        # Samples of a free first size that counts no rows are stacked.
+        is_stacked = arrays[tensor.name].ndim > len(tensor.shape) > 1
+        if tensor.shape[:1] in ((-1,), (1,)) and not is_stacked:
             rows.add(tensor.name)
     return rows
 

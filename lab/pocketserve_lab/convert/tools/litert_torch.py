@@ -30,6 +30,7 @@ CONVERTER = Converter(
     quantize=("none", "dynamic", "int8", "int16x8"),
     environment="litert-torch",
     single=True,
+    wishes=("max_loss", "exclude"),
 )
 
 _OPERATOR = re.compile(r"(?:aten|torchvision|prims|quantized)[.:]+\w+")
@@ -70,6 +71,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         options,
         inputs,
         outputs,
+        notes=quantized.notes,
         float_bytes=quantized.float_bytes,
     )
 

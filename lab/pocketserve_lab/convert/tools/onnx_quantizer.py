@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve_lab.convert.converter import (
     ConversionError,
@@ -20,6 +19,11 @@ from pocketserve_lab.convert.converter import (
     Converter,
 )
 from pocketserve_lab.convert.tools.calibration import sample_inputs
+from pocketserve_lab.convert.tools.precision.onnx_static import (
+    PlainSession,
+    input_names,
+    write_static,
+)
 
 CONVERTER = Converter(
     name="onnxruntime-quantization",
@@ -28,6 +32,7 @@ CONVERTER = Converter(
     module="onnx_quantizer",
     quantize=("fp16", "dynamic", "int8"),
     environment="onnx",
+    wishes=("max_loss", "exclude", "calibration"),
 )
 
 _QUANTIZED = frozenset(
@@ -54,6 +59,13 @@ _FLOAT32 = 1
 _FLOAT16 = 10
 
 
+class _QuantizedFile(NamedTuple):
+    """Options and notes of the outcome."""
+
+    options: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
 def convert(request: ConversionRequest) -> ConversionOutcome:
     """Write the model to ``request.output``, with its weights in the file.
 
@@ -68,7 +80,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         _prepare(request, prepared)
         _check_is_float(request, onnx.load(prepared, load_external_data=False))
         try:
-            options = _WRITERS[request.quantize](request, prepared)
+            written = _WRITERS[request.quantize](request, prepared)
         except ConversionError:
             raise
         # The tool may raise anything.
@@ -81,7 +93,36 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
             "use it as it is",
             nearest="--to onnx --quantize fp16",
         )
-    return ConversionOutcome(CONVERTER.name, version("onnxruntime"), options)
+    return ConversionOutcome(
+        CONVERTER.name,
+        version("onnxruntime"),
+        written.options,
+        notes=written.notes,
+        answers=_plain_answers(request),
+    )
+
+
+def _plain_answers(request: ConversionRequest) -> str:
+    """Run the file as other programs do; return the .npz with the outputs.
+
+    The server sets an option for exact sums, which others may not.
+    """
+    import numpy as np
+
+    if request.samples is None or request.quantize == "fp16":
+        return ""
+    session = PlainSession(request.output, input_names(request, request.output))
+    runs = [session.answer(sample) for sample in sample_inputs(request)]
+    shapes = {tuple(output.shape for output in run.values()) for run in runs}
+    if len(shapes) > 1:
+        # Outputs whose sizes depend on values can't be stacked.
+        return ""
+    outputs: dict[str, Any] = {}
+    for number, tensor in enumerate(request.outputs):
+        outputs[tensor.name] = np.stack([run[str(number)] for run in runs])
+    answers = request.output.with_name("plain.npz")
+    np.savez(answers, **outputs)
+    return str(answers)
 
 
 def _operators(model: Any) -> set[str]:
@@ -230,7 +271,7 @@ def _check_is_float(request: ConversionRequest, model: Any) -> None:
         )
 
 
-def _write_half(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
+def _write_half(request: ConversionRequest, prepared: Path) -> _QuantizedFile:
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -240,10 +281,10 @@ def _write_half(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
             f"{request.title} has no weights that half floats can hold; use it as it is"
         )
     onnx.save(model, request.output)
-    return {"weights": "float16"}
+    return _QuantizedFile({"weights": "float16"})
 
 
-def _write_dynamic(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
+def _write_dynamic(request: ConversionRequest, prepared: Path) -> _QuantizedFile:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -254,45 +295,17 @@ def _write_dynamic(request: ConversionRequest, prepared: Path) -> dict[str, Any]
     quantize_dynamic(
         prepared, request.output, weight_type=kind, per_channel=not has_convolutions
     )
-    return {"weights": kind.name, "per_channel": not has_convolutions}
+    return _QuantizedFile({"weights": kind.name, "per_channel": not has_convolutions})
 
 
-def _write_static(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
+def _write_static(request: ConversionRequest, prepared: Path) -> _QuantizedFile:
     import onnx
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
 
     model = onnx.load(prepared, load_external_data=False)
     per_channel = _opset(model) >= _OPSET_OF_CHANNELS
-    names = {}
-    for tensor, entry in zip(request.inputs, model.graph.input, strict=True):
-        names[tensor.name] = entry.name
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # the tool is not typed here
-        def __init__(self) -> None:
-            self._samples: Iterator[dict[str, Any]] = sample_inputs(request)
-
-        def get_next(self) -> dict[str, Any] | None:
-            sample = next(self._samples, None)
-            if sample is None:
-                return None
-            return {names[name]: array for name, array in sample.items()}
-
-    # The fast kernels of ARM processors need both to be signed.
-    quantize_static(
-        prepared,
-        request.output,
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        per_channel=per_channel,
-        activation_type=QuantType.QInt8,
-        weight_type=QuantType.QInt8,
-    )
-    return {"format": "QDQ", "per_channel": per_channel}
+    precision = write_static(request, prepared, per_channel=per_channel)
+    options = {"format": "QDQ", "per_channel": per_channel, **precision.options}
+    return _QuantizedFile(options, precision.notes)
 
 
 _WRITERS = {"fp16": _write_half, "dynamic": _write_dynamic, "int8": _write_static}

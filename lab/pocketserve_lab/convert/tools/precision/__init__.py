@@ -1,0 +1,1 @@
+"""Choose the layers that int8 leaves in floats."""
