@@ -518,7 +518,7 @@ class ModelConverter:
         return _Checked(attempt, result, conversion, frozen, undeclared)
 
     def _plain_agreement(
-        self, result: _Result, agreement: verify.Agreement
+        self, result: Result, agreement: verify.Agreement
     ) -> tuple[verify.Agreement, list[str]]:
         """Return the worse agreement of the server and the plain framework.
 
