@@ -826,6 +826,12 @@ def test_the_map_of_special_tokens_counts_in_older_folders(
     assert arrays["input_ids"][-1] == NUMBERS[expected]
 
 
+def test_splinter_with_padding_on_the_left_is_named() -> None:
+    reject_other_words("BertTokenizer", {}, "left")
+    with pytest.raises(MetadataError, match="padding_side"):
+        reject_other_words("SplinterTokenizer", {}, "left")
+
+
 # Classes that don't fit the file
 
 XLNET_FILE: dict[str, Any] = {

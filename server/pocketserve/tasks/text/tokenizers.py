@@ -35,8 +35,8 @@ from pocketserve.tasks.text.hugging_face.post_processor import (
 )
 from pocketserve.tasks.text.hugging_face.tokenizer_classes import (
     CLASSES,
+    FIXED_WORDS,
     GENERIC,
-    READS_CASE,
     reads_as_it_is,
     reject_other_frame,
     reject_other_model,
@@ -289,7 +289,8 @@ def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
 def _wordpiece(content: bytes, facts: ModelFacts, options: TextOptions) -> WordPiece:
     vocabulary = _numbered(content)
     settings = tokenizer_settings(facts)
-    reject_other_words("", settings.names)
+    name = settings.tokenizer_class
+    reject_other_words(name, settings.names, settings.padding_side)
     lower = settings.lower_case if options.lower_case is None else options.lower_case
     if lower is None:
         lower = not keeps_case(vocabulary)
@@ -352,8 +353,10 @@ def _with_class_in_use(
     Raises:
         MetadataError: it builds another tokenizer than the document's.
     """
-    if settings.tokenizer_class in READS_CASE:
-        reject_other_words(settings.tokenizer_class, settings.names)
+    if settings.tokenizer_class in FIXED_WORDS:
+        reject_other_words(
+            settings.tokenizer_class, settings.names, settings.padding_side
+        )
     if settings.tokenizer_class not in CLASSES:
         return settings
     try:

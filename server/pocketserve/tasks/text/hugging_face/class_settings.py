@@ -34,6 +34,13 @@ _LOWERCASE: Final = ("Albert", "DebertaV2", "XLNet")
 """Classes that put small letters into a sequence of normalizers by ``do_lower_case``."""
 
 
+_UNKNOWN: Final = {
+    "BigBirdTokenizer": "<unk>",
+    "CamembertTokenizer": "<unk>",
+    "DebertaV2Tokenizer": "[UNK]",
+}
+"""The default ``unk_token`` of classes that find its number in the vocabulary."""
+
 _MODEL_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "WordPiece": {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
     "BPE": {"byte_fallback": False, "dropout": None, "ignore_merges": False},
@@ -72,7 +79,7 @@ def _set_model_options(model: object, settings: TokenizerSettings) -> None:
     name = settings.tokenizer_class
     rules = CLASSES.get(name)
     kind = "WordPiece" if name in READS_CASE else rules and rules.model
-    unknown = settings.names.get("unk")
+    unknown = settings.names.get("unk", _UNKNOWN.get(name))
     if kind == "WordPiece":
         model |= _MODEL_OPTIONS[kind]
         if unknown is not None:

@@ -162,6 +162,9 @@ IN_PYTHON: Final = (
 )
 """Classes that split texts by rules of their own, which are in none of their files."""
 
+FIXED_WORDS: Final = ("ConvBertTokenizer", "LayoutLMv2Tokenizer", "SplinterTokenizer")
+"""Classes without a row that put their special tokens around texts, whatever the file says."""
+
 READS_CASE: Final = ("LayoutLMv2Tokenizer", "SplinterTokenizer")
 """Further classes that make small letters unless ``do_lower_case`` is false."""
 
@@ -206,6 +209,7 @@ MODEL_TYPES: Final[Mapping[str, Sequence[str]]] = {
         *("bart", "bridgetower", "clap", "data2vec-text", "ibert", "lilt"),
         *("longformer", "mra", "roberta", "roberta-prelayernorm"),
     ),
+    "SplinterTokenizer": ("splinter",),
     "T5Tokenizer": ("mt5", "switch_transformers", "t5"),
     "XLMRobertaTokenizer": ("xlm-roberta", "xmod"),
     "XLNetTokenizer": ("xlnet",),
@@ -331,8 +335,19 @@ def _reject_other_ends(
             raise _other_token(name, role, token)
 
 
-def reject_other_words(name: str, names: Mapping[str, str]) -> None:
-    """Raise if special tokens have other names than those of BERT's classes."""
+def reject_other_words(
+    name: str, names: Mapping[str, str], padding_side: str = ""
+) -> None:
+    """Raise if special tokens have other names than those of BERT's classes.
+
+    Args:
+        name: the class; Splinter's has another order of pairs if it pads on the left.
+    """
+    if name == "SplinterTokenizer" and padding_side == "left":
+        raise MetadataError(
+            'tokenizer_config.json beside the model has padding_side = "left", which '
+            'is not supported with SplinterTokenizer; use "right"'
+        )
     for role, usual in (("cls", "[CLS]"), ("sep", "[SEP]"), ("unk", "[UNK]")):
         token = names.get(role, usual)
         if token != usual:
