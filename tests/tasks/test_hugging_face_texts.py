@@ -826,6 +826,20 @@ def test_the_map_of_special_tokens_counts_in_older_folders(
     assert arrays["input_ids"][-1] == NUMBERS[expected]
 
 
+def test_splinter_without_tokenizer_json_is_refused(tmp_path: Path) -> None:
+    files = {"tokenizer_config.json": {"tokenizer_class": "SplinterTokenizer"}}
+    with pytest.raises(ModelLoadError, match="Splinter"):
+        arrays_of(tmp_path, "good", files=files)
+
+
+def test_another_end_of_mbart_is_named() -> None:
+    special = Special(last=(2, 9), single_types=(0, 0, 0), pair_types=(0, 0, 0, 0))
+    numbers = {"</s>": 2, "<x>": 3}
+    with pytest.raises(MetadataError, match="eos_token, '<x>'"):
+        reject_other_frame("MBartTokenizer", special, {"eos": "<x>"}, numbers.get)
+    reject_other_frame("MBartTokenizer", special, {}, numbers.get)
+
+
 def test_splinter_with_padding_on_the_left_is_named() -> None:
     reject_other_words("BertTokenizer", {}, "left")
     with pytest.raises(MetadataError, match="padding_side"):
@@ -844,6 +858,9 @@ XLNET_FILE: dict[str, Any] = {
 }
 
 
+PUNCTUATION_FILE = {**XLNET_FILE, "pre_tokenizer": {"type": "Punctuation"}}
+
+
 @pytest.mark.parametrize(
     ("name", "document", "is_registered", "reason"),
     [
@@ -855,6 +872,7 @@ XLNET_FILE: dict[str, Any] = {
         ("AlbertTokenizer", XLNET_FILE, False, r"model\.unk_id"),
         ("CamembertTokenizer", XLNET_FILE, True, ""),
         ("XLMRobertaTokenizer", XLNET_FILE, True, r"model\.unk_id"),
+        ("DebertaV2Tokenizer", PUNCTUATION_FILE, True, "splits at punctuation"),
         ("XLNetTokenizer", XLNET_FILE, False, ""),
         ("PreTrainedTokenizer", XLNET_FILE, False, ""),
         ("UnknownTokenizer", XLNET_FILE, False, ""),

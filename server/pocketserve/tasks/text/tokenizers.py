@@ -291,6 +291,11 @@ def _wordpiece(content: bytes, facts: ModelFacts, options: TextOptions) -> WordP
     settings = tokenizer_settings(facts)
     name = settings.tokenizer_class
     reject_other_words(name, settings.names, settings.padding_side)
+    if name == "SplinterTokenizer":
+        raise ModelLoadError(
+            "the model's tokenizer is Splinter's, which needs its tokenizer.json: save "
+            "it with transformers' AutoTokenizer"
+        )
     lower = settings.lower_case if options.lower_case is None else options.lower_case
     if lower is None:
         lower = not keeps_case(vocabulary)

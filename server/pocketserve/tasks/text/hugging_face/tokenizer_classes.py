@@ -276,6 +276,8 @@ def reject_other_model(
         raise _mismatch(name, f"is a class for {rules.model}, not for {kind}")
     if rules.unknown is not None and model.get("unk_id") != rules.unknown:
         raise _mismatch(name, "has another model.unk_id")
+    if name == "DebertaV2Tokenizer" and "Punctuation" in steps:
+        raise _mismatch(name, "splits at punctuation, as split_by_punct says")
     if is_registered:
         return
     steps &= _TELLING
@@ -317,6 +319,9 @@ def reject_other_frame(
             raise _other_token(name, role, token)
     if frame is _ROBERTA:
         _reject_other_ends(name, ends, names, number_of)
+    end = names.get("eos", "</s>")
+    if frame is _MBART and special.last and special.last[0] != number_of(end):
+        raise _other_token(name, "eos", end)
     separator = names.get("sep", "<sep>")
     if frame is _XLNET and special.last[:1] != (number_of(separator),):
         raise _other_token(name, "sep", separator)
