@@ -86,7 +86,7 @@ def _set_model_options(model: object, settings: TokenizerSettings) -> None:
             model["unk_token"] = unknown
     elif rules is not None and "ByteLevel" in rules.steps:
         model |= _MODEL_OPTIONS["BPE"]
-    elif kind == "Unigram" and unknown is not None:
+    elif name in _UNKNOWN and unknown is not None:
         _reject_other_unknown(model, unknown)
 
 
