@@ -473,6 +473,6 @@ def test_a_full_disk_leaves_no_empty_token_file(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 1
-    assert "cannot be made: File too large; make room on the device" in done.stderr
+    assert "cannot be created: File too large; make room on the device" in done.stderr
     assert not path.exists()
     assert ensure_token(path) == read_token(path)

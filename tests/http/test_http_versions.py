@@ -299,7 +299,7 @@ def test_requests_the_index_and_the_configuration_follow_the_version_policy(
     status, code, text = served.ask("3")
     assert (status, code) == (404, "VERSION_NOT_FOUND")
     assert text.endswith(
-        "is not offered: m/config.pbtxt: version_policy offers versions 1, 2 only"
+        "is not served: m/config.pbtxt: version_policy offers versions 1, 2 only"
     )
     row = served.row("3")
     assert row["state"] == "UNAVAILABLE"
