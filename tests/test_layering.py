@@ -461,8 +461,9 @@ def test_only_runtimes_import_frameworks(framework: str) -> None:
 def test_tools_of_converters_stand_alone() -> None:
     """They run in environments with NumPy and without the server's packages.
 
-    Of ours, they import the contract, each other, and readers of models that only need
-    NumPy. Tools without an environment run beside the server.
+    Of ours, they import the contract, each other, and readers of models and the
+    comparison of outputs, which only need NumPy. Tools without an environment run beside
+    the server.
     """
     at_home = set()
     for entry in converters():
@@ -474,8 +475,11 @@ def test_tools_of_converters_stand_alone() -> None:
         if path.stem not in at_home
     ]
     ours = {target for path in paths for target in imports(path)}
-    allowed = ["pocketserve_lab.convert.converter", "pocketserve_lab.convert.tools"]
-    allowed += [f"pocketserve.{name}" for name in ("runtimes", "messages", "tensors")]
+    lab = [
+        f"pocketserve_lab.convert.{name}" for name in ("converter", "tools", "verify")
+    ]
+    server = [f"pocketserve.{name}" for name in ("runtimes", "messages", "tensors")]
+    allowed = [*lab, *server]
     wrong = {
         t
         for t in ours
