@@ -422,6 +422,8 @@ def test_only_typescript_has_no_package(capsys: pytest.CaptureFixture[str]) -> N
     assert "export class Digits" in source
     assert main([*words, "typescript", "--class", "Promise"]) == 1
     assert "PromiseModel is free" in capsys.readouterr().err
+    assert main([*words, "typescript", "--class", "NaN"]) == 1
+    assert "NaNModel is free" in capsys.readouterr().err
 
 
 @pytest.mark.live

@@ -36,10 +36,8 @@ USED_CLASSES = frozenset(_USED.split())
 
 _OF_TYPESCRIPT = """
     ArrayBuffer ArrayBufferView BigInt64Array BigUint64Array Blob Bytes FEATURES
-    Float32Array
-    Float64Array Inputs Int16Array Int32Array Int8Array LABELS OUTPUTS Promise
-    RangeError Uint16Array
-    Uint32Array Uint8Array
+    Float32Array Float64Array Infinity Inputs Int16Array Int32Array Int8Array LABELS NaN
+    OUTPUTS Promise RangeError Uint16Array Uint32Array Uint8Array
 """
 TYPESCRIPT_CLASSES = frozenset(_OF_TYPESCRIPT.split())
 """Further names that a generated TypeScript class uses."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pocketserve.messages import did_you_mean
 from pocketserve.runtimes.engines import engine_advice
 from pocketserve_lab.convert.converter import (
+    GGUF_MODES,
     INT8_OPTIONS,
     KINDS,
     QUANTIZE_MODES,
@@ -44,6 +45,7 @@ TITLES = {
     "coreml": "Core ML",
     "gguf": "GGUF",
     "transformers": "a Hugging Face folder",
+    "whisper-torch": "unconverted Whisper",
 }
 
 
@@ -166,7 +168,7 @@ def _other_modes(
 ) -> list[str]:
     """Return the other quantisations that a format can be converted with."""
     modes = []
-    for mode in QUANTIZE_MODES:
+    for mode in (*QUANTIZE_MODES, *GGUF_MODES):
         if mode != quantize and _reaches(format, kind, mode, converters):
             modes.append(mode)
     return modes
