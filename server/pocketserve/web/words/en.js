@@ -257,7 +257,7 @@ export default {
   "fault.UNREACHABLE.help": "Start it: pocketserve serve.",
   "fault.FROZEN.title": "The server took too long.",
   "fault.FROZEN.help": "Try again. On a phone, open Termux once, so that Android lets it work.",
-  "fault.400.title": "The model cannot take this input.",
+  "fault.400.title": "The model does not accept this input.",
   "fault.400.help": "Change the input as the sentence above says.",
   "fault.401.title": "Your session has ended.",
   "fault.401.help": "Open the page again: pocketserve open.",
