@@ -8,7 +8,7 @@ import { ModelChangedError, ProtocolError } from "./errors.js";
 export class ServedModel {
   #client;
   #facts;
-  #check = null;
+  #isChecked = false;
 
   /** @param {{model, version, fingerprint, command}} facts of the class; without `version`, the default one */
   constructor(client, facts) {
@@ -27,7 +27,7 @@ export class ServedModel {
 
   /** Send raw input; `defaults` are the values of keys that an entry of the answer lacks. */
   async predict(data, defaults, options) {
-    await this.#checked();
+    await this.#checked(options);
     const { model, version } = this.#facts;
     const answer = await this.#client.predict(model, data, { ...options, version });
     if (!Array.isArray(answer.predictions)) {
@@ -38,28 +38,22 @@ export class ServedModel {
 
   /** Run the model on tensors; `names` are the outputs that the class knows. */
   async infer(inputs, names, options) {
-    await this.#checked();
+    await this.#checked(options);
     const { model, version } = this.#facts;
     const answer = await this.#client.infer(model, inputs, { ...options, version });
     const missing = names.find((name) => answer.outputs[name] === undefined);
     if (missing !== undefined) {
-      this.#check = null;
+      this.#isChecked = false;
       throw this.#changed(`model '${model}' answered no output ${missing}`);
     }
     return answer;
   }
 
-  /** Check once; calls that begin at the same time share the check, and a failed one is repeated. */
-  async #checked() {
-    this.#check ??= this.check();
-    const current = this.#check;
-    try {
-      await current;
-    } catch (error) {
-      if (this.#check === current) {
-        this.#check = null;
-      }
-      throw error;
+  /** Check before the first call, within its time limit; after a failure, check again. */
+  async #checked({ signal, timeout } = {}) {
+    if (!this.#isChecked) {
+      await this.check({ signal, timeout });
+      this.#isChecked = true;
     }
   }
 

@@ -370,7 +370,17 @@ test("a generated class checks its model once, and again after a failure", async
   });
   const served = new ServedModel(client, { model: "m", fingerprint: "f", command: "c" });
   assert.equal((await failure(served.predict([1], {}))).code, "MODEL_NOT_READY");
-  const answers = await Promise.all([served.predict([1], { score: 0 }), served.predict([2], { score: 0 })]);
-  assert.deepEqual(answers[0].predictions, [{ score: 0, label: "a" }]);
+  const answer = await served.predict([1], { score: 0 });
+  assert.deepEqual(answer.predictions, [{ score: 0, label: "a" }]);
+  await served.predict([2], { score: 0 });
   assert.deepEqual(paths, ["/v2/models/m", "/v2/models/m", "/predictions/m", "/predictions/m"]);
+});
+
+test("the limits of a generated class's first call hold for its check", async () => {
+  const reason = new Error("left the screen");
+  const caller = new AbortController();
+  const client = await clientOf(() => caller.abort(reason));
+  const served = new ServedModel(client, { model: "m", fingerprint: "f", command: "c" });
+  assert.equal(await failure(served.predict([1], {}, { signal: caller.signal, timeout: 10_000 })), reason);
+  assert.ok((await failure(served.infer({}, [], { timeout: 50 }))) instanceof TimeoutError);
 });
