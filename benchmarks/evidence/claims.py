@@ -27,8 +27,12 @@ TFLITE_FROM_PYTORCH, TFLITE_IN_THE_ZOO = "tflite", "pt2>tflite"
 MANY_MODELS = 100
 """The number of findings that a claim about all models needs."""
 
-ANSWERS_OTHERWISE = "answers differently from the original"
-NOT_SMALLER = "would not become smaller"
+ANSWERS_OTHERWISE = (
+    "answers differently from the original",
+    # Recorded refusals keep the words of the release that refused.
+    "answers otherwise than the original",
+)
+NOT_SMALLER = ("would not become smaller",)
 """So ``pocketserve convert`` refuses a version; each such refusal is a finding, too."""
 
 BASES = {subject.name: next(iter(subject.bases)) for subject in SUBJECTS}
@@ -154,17 +158,21 @@ def _sizes(
     return findings
 
 
-def _refused(evidence: Evidence, mode: str, reason: str) -> Iterator[Finding]:
+def _refused(
+    evidence: Evidence, mode: str, reasons: Sequence[str]
+) -> Iterator[Finding]:
     """Yield refused versions, which count against a claim."""
     for model, outcomes in evidence.conversions.items():
         for version, outcome in outcomes.items():
-            if outcome["quantize"] == mode and reason in outcome.get("refusal", ""):
+            refusal = outcome.get("refusal", "")
+            is_reason = any(reason in refusal for reason in reasons)
+            if outcome["quantize"] == mode and is_reason:
                 yield Finding(
                     model,
                     "",
                     version,
                     None,
-                    f"refused: {outcome['refusal'].partition(';')[0]}",
+                    f"refused: {refusal.partition(';')[0]}",
                     False,
                 )
 
