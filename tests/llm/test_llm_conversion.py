@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from places import ROOT
 from pocketserve.cli import main
 from pocketserve_lab.convert.converter import ConversionError, ConversionRequest
 from pocketserve_lab.convert.environments import FOLDER_VARIABLE
-from pocketserve_lab.language import conversion, gguf_tool
+from pocketserve_lab.language import conversion, gguf_folder, gguf_tool
 
 pytestmark = pytest.mark.llm
 
@@ -78,21 +80,122 @@ def request_for(config: Path) -> ConversionRequest:
     return ConversionRequest(config, "transformers", work / "m.gguf")
 
 
+def write_folder_with_code(folder: Path, **settings: Any) -> tuple[Path, Path]:
+    """Write a folder whose tokenizer is code that writes a file.
+
+    Returns:
+        its ``config.json``, and the file that the code writes.
+    """
+    config = write_folder(folder)
+    written = folder.parent / "written"
+    lines = [
+        "from pathlib import Path",
+        "from transformers import PreTrainedTokenizerFast",
+        f"Path({str(written)!r}).touch()",
+        "class Tokenizer(PreTrainedTokenizerFast):",
+        "    pass",
+    ]
+    (folder / "own.py").write_text("\n".join(lines))
+    reference = f"{folder}--own.Tokenizer"
+    settings["auto_map"] = {"AutoTokenizer": [reference, None]}
+    change_file(folder / "tokenizer_config.json", settings)
+    change_file(config, {"auto_map": {"AutoTokenizer": reference}})
+    return config, written
+
+
+def change_file(file: Path, changes: dict[str, Any]) -> None:
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps(settings | changes))
+
+
 def test_the_tool_gets_no_code(tmp_path: Path) -> None:
-    config = write_folder(tmp_path / "chat", auto_map={"AutoModel": "code.Model"})
-    (tmp_path / "chat" / "code.py").write_text("raise SystemExit")
+    config, _ = write_folder_with_code(tmp_path / "chat")
+    change_file(config, {"inner": [{"auto_map": {"AutoModel": "own.Model"}}]})
     target = tmp_path / "copy"
-    gguf_tool.copy_without_code(config.parent, target)
+    gguf_folder.copy_without_code(config.parent, target)
     names = {path.name for path in target.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
-    assert "code.py" not in names
+    assert "own.py" not in names
+    for name in ("config.json", "tokenizer_config.json"):
+        assert not (target / name).is_symlink()
+        text = (target / name).read_text()
+        assert "auto_map" not in text
+        assert "--" not in text
 
 
-def test_an_unknown_family_is_refused(tmp_path: Path) -> None:
-    architectures = ["FalconForCausalLM"]
-    config = write_folder(tmp_path / "chat", architectures=architectures)
-    with pytest.raises(ConversionError, match="it is for Llama"):
+def test_code_named_by_its_path_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, written = write_folder_with_code(tmp_path / "chat")
+    assert convert(tmp_path, "--json") == 0
+    (version,) = json.loads(capsys.readouterr().out)["versions"]
+    assert version["agreement"]["error"] < 1e-3
+    assert not written.exists()
+
+
+def test_a_tokenizer_that_makes_the_tool_run_code_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "HybridDNATokenizer"
+    config, written = write_folder_with_code(tmp_path / "chat", tokenizer_class=name)
+    architectures = ["MistralForCausalLM"]
+    change_file(config, {"model_type": "mistral", "architectures": architectures})
+    result = convert(tmp_path)
+    assert not written.exists()
+    assert result == 1
+    assert f"class '{name}' is none of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_the_library_loads_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
+) -> None:
+    _, written = write_folder_with_code(tmp_path / "chat")
+    lines = [
+        "import sys",
+        "from pathlib import Path",
+        "from pocketserve_lab.language.gguf_folder import forbid_code",
+        "if sys.argv[2] == 'True':",
+        "    from transformers import AutoTokenizer",
+        "forbid_code(Path(sys.argv[1]).parent / 'hub')",
+        "from transformers import AutoTokenizer",
+        "AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)",
+    ]
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    command = [sys.executable, "-c", "\n".join(lines)]
+    words = [*command, str(tmp_path / "chat"), str(is_imported)]
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "the model's folder names code, which never runs" in process.stderr
+    assert not written.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("config.json", {"architectures": ["FalconForCausalLM"]}, "it is for Llama"),
+        ("config.json", {"architectures": ["LlamaForCausalLM"] * 2}, "it is for Llama"),
+        (
+            "config.json",
+            {"text_config": {"architectures": ["QWenLMHeadModel"]}},
+            "several models .text_config",
+        ),
+        ("config.json", {"llm_config": {}}, "several models .llm_config"),
+        ("config.json", {"tokenizer_class": "Own"}, "class 'Own' is none of"),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "HybridDNATokenizer"},
+            "class 'HybridDNATokenizer' is none of",
+        ),
+    ],
+)
+def test_other_architectures_and_tokenizers_are_refused(
+    tmp_path: Path, name: str, changes: dict[str, Any], reason: str
+) -> None:
+    config, written = write_folder_with_code(tmp_path / "chat")
+    change_file(config.parent / name, changes)
+    with pytest.raises(ConversionError, match=reason):
         gguf_tool.convert(request_for(config))
+    assert not written.exists()
 
 
 DIGITS: dict[str, Any] = {"type": "Digits", "individual_digits": True}
@@ -122,4 +225,4 @@ def test_a_tokenizer_is_recognised_by_its_form(
 
 
 def test_the_folder_of_the_tests_is_of_a_known_family() -> None:
-    assert CONFIG["architectures"][0].startswith(gguf_tool.FAMILIES)
+    assert CONFIG["architectures"][0].startswith(gguf_folder.FAMILIES)

