@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convert.own_paths import fault
 from places import MODELS, ROOT
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
@@ -837,3 +838,20 @@ def test_the_tables_of_the_document_are_up_to_date() -> None:
         timeout=60,
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "works"),
+    [
+        ("onnx", True),
+        ("tflite", False),
+        ("tflite --quantize fp16", True),
+        ("tflite --quantize nonsense", False),
+        ("nonsense", False),
+    ],
+)
+def test_a_refusal_must_name_a_path_that_exists(path: str, works: bool) -> None:
+    """One that was not run yet may work."""
+    refusal = f"refused: no; try --to {path}"
+    outcomes = {"onnx": "right", "tflite": "refused: no", "pt2": refusal}
+    assert (fault(refusal, outcomes, "onnx") == "") == works

@@ -8,20 +8,19 @@ it rejects must be noted at the conversion; each refusal must name a path that w
 ``own_outcomes.json`` has the outcomes, of which ``tools/convert_tables.py`` makes
 docs/generated/own-models.md. ``POCKETSERVE_CONVERSION_LOG=FILE`` adds each outcome to that
 file, and skips the outcomes without a fault in either: a run of many hours can end and go
-on elsewhere.
+on elsewhere. Only a run without it converts by every path again, and finds regressions.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,13 +28,12 @@ import pytest
 from conftest import ROOT, Server, start_server
 from convert.local_words import USER, leaked_word
 from convert.own_models import OWN_MODELS, OwnModel, Sizes
+from convert.own_paths import RIGHT, WRITTEN, Way, fault, ways_from
 from pocketserve.repository.scan import scan
 from pocketserve_lab.conversion import refusal_sentence
 from pocketserve_lab.convert.converter import KINDS, QUANTIZE_MODES, ConversionError
 from pocketserve_lab.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure
-from pocketserve_lab.convert.plan import plans_for
 from pocketserve_lab.convert.process import ProcessLimits
-from pocketserve_lab.convert.registry import converters
 from pocketserve_lab.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve_lab.convert.variants import SINGLE_ROW
 from pocketserve_lab.convert.verify import variant_bound, variant_error
@@ -51,32 +49,7 @@ BUILDERS = {
 }
 
 RECORDED = Path(__file__).with_name("own_outcomes.json")
-RIGHT, WRITTEN = "right", "written"
-WAY_OUT = re.compile(r"; (?:try|use|declare|export|rename|change)\b")
-SUGGESTION = re.compile(r"--to (\w+)(?: --quantize (\w+))?")
 MODEL_ARRAYS = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
-
-
-class Way(NamedTuple):
-    """A kind and a mode."""
-
-    kind: str
-    mode: str
-
-    def __str__(self) -> str:
-        return self.kind if self.mode == "none" else f"{self.kind}-{self.mode}"
-
-
-def ways_from(source: str, mode: str) -> list[Way]:
-    """Return all paths from a format with a mode."""
-    ways = []
-    for kind in KINDS:
-        try:
-            plans_for(source, kind, mode, converters())
-        except ConversionError:
-            continue
-        ways.append(Way(kind, mode))
-    return ways
 
 
 def one_of_each_kind_first(models: Iterable[OwnModel]) -> list[OwnModel]:
@@ -94,6 +67,7 @@ def earlier_outcomes(model: str) -> dict[str, str]:
     if not RESULTS:
         return {}
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    source = recorded[model]["source"]
     outcomes = dict(recorded[model]["outcomes"])
     if Path(RESULTS).exists():
         for line in Path(RESULTS).read_text(encoding="utf-8").splitlines():
@@ -102,7 +76,7 @@ def earlier_outcomes(model: str) -> dict[str, str]:
                 outcomes[way] = outcome
     faultless = {}
     for way, outcome in outcomes.items():
-        if not fault(outcome, outcomes):
+        if not fault(outcome, outcomes, source):
             faultless[way] = outcome
     return faultless
 
@@ -236,26 +210,6 @@ def _is_noted(model: OwnModel, conversion: Conversion, sizes: Sizes) -> bool:
     return has_row_note and sizes.get("rows") != model.seen.get("rows")
 
 
-def fault(outcome: str, outcomes: Mapping[str, str]) -> str:
-    """Return the fault of an outcome; empty without one."""
-    if outcome.startswith((RIGHT, WRITTEN)):
-        return ""
-    if not outcome.startswith("refused: "):
-        return outcome
-    if not WAY_OUT.search(outcome):
-        return f"no way out: {outcome}"
-    suggested = []
-    for kind, mode in SUGGESTION.findall(outcome.rpartition("; try ")[2]):
-        suggested.append(str(Way(kind, mode or "none")))
-    works = (RIGHT, WRITTEN)
-    # A path that was not run yet may work.
-    if suggested and not any(
-        outcomes.get(way, RIGHT).startswith(works) for way in suggested
-    ):
-        return f"no suggested path works: {outcome}"
-    return ""
-
-
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """Build and serve the models."""
@@ -309,7 +263,7 @@ def test_every_path_of_a_model(mode: str, model: OwnModel, workshop: Workshop) -
     outcomes = workshop.outcomes(model, mode)
     faults = {}
     for way, outcome in outcomes.items():
-        text = fault(outcome, outcomes)
+        text = fault(outcome, outcomes, model.source)
         if text:
             faults[way] = text
     assert not faults
