@@ -96,6 +96,24 @@ def test_every_version_is_queried(tmp_path: Path) -> None:
     ]
 
 
+def test_no_version_draws_boxes_over_the_references(tmp_path: Path) -> None:
+    """Rows become buttons where a sample can draw."""
+    more = """
+    const given = [], bytes = String;
+    const answerView = (answer, sample) => given.push(sample);
+    """
+    script = """
+    bench.sample = { json: "A", draw: () => {} };
+    compared.versions = ["1", "2"];
+    for (const version of compared.versions) {
+      compared.results.set(version, { times: [], answer: { predictions: [] } });
+      side({ versions: [] }, version);
+    }
+    console.log(JSON.stringify(given.map(({ json, draw }) => [json, draw === undefined])));"""
+    given = run_module("parts/compare.js", script, tmp_path, more)
+    assert given == [["A", True], ["A", True]]
+
+
 def test_a_late_stream_is_stopped(tmp_path: Path) -> None:
     """A stream that was cancelled while starting is stopped.
 

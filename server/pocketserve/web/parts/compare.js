@@ -93,8 +93,11 @@ function side(model, version) {
       <div><dt>${t("compare.speed")}</dt><dd>${speedOf(version)}</dd></div>
       <div><dt>${t("compare.agreement")}</dt><dd>${agreement(version)}</dd></div></dl>
     ${result?.failure ? problem(result.failure) : nothing}
-    ${result?.answer ? answerView(result.answer, bench.sample) : nothing}</section>`;
+    ${result?.answer ? answerView(result.answer, undrawn(bench.sample)) : nothing}</section>`;
 }
+
+/** A sample without its picture, over which only the first version's whole answer is drawn. */
+const undrawn = (sample) => sample && { ...sample, draw: undefined };
 
 /** The median with its 95 % interval, and the number of times. */
 function timeOf(result) {
