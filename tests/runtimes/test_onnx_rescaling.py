@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ CONSTANTS = {
     "means": np.array([123.7, 116.3, 103.5], np.float32),
     "variances": np.array([3409, 3260, 3292], np.float32),
     "reversed": np.array([2, 1, 0]),
+    "condition": np.array(True),
 }
 
 
@@ -61,6 +63,12 @@ def written(
     )
     onnx.save(onnx.helper.make_model(graph), path)
     return path
+
+
+def body() -> Any:
+    """Return a branch that uses the picture of the graph around it."""
+    result = onnx.helper.make_tensor_value_info("z", FLOAT, None)
+    return onnx.helper.make_graph([node("Relu", ["x"], ["z"])], "b", [], [result])
 
 
 RESCALING = {
@@ -100,6 +108,14 @@ OTHERS = {
     "twice": [first("Mul", "x", "x")],
     "computed": [node("Relu", ["byte"], ["r"]), first("Div", "x", "r")],
     "unit": [first("BatchNormalization", "x", "ones", "ones", "zero", "ones")],
+    "unknown variances": [
+        node("Relu", ["variances"], ["v"]),
+        first("BatchNormalization", "x", "ones", "ones", "means", "v"),
+    ],
+    "bodies": [
+        node("Div", ["x", "byte"], ["s"]),
+        first("If", "condition", then_branch=body(), else_branch=body()),
+    ],
 }
 
 
@@ -125,8 +141,8 @@ def test_other_inputs_are_not_pictures_of_floats(
     assert read_onnx_metadata(path) is None
 
 
-def test_a_picture_reaches_the_graph_unscaled(tmp_path: Path) -> None:
-    """The model answers the second label from a mean of a quarter of 255 on."""
+def mean_model(folder: Path) -> None:
+    """Write a classifier by the mean of pixels that the graph divides by 255."""
     nodes = [
         node("Div", ["x", "byte"], ["s"]),
         node("ReduceMean", ["s"], ["m"], axes=[1, 2, 3], keepdims=0),
@@ -146,13 +162,36 @@ def test_a_picture_reaches_the_graph_unscaled(tmp_path: Path) -> None:
     )
     sets = [onnx.helper.make_opsetid("", 17)]
     model = onnx.helper.make_model(graph, opset_imports=sets, ir_version=8)
-    onnx.save(model, tmp_path / "model.onnx")
-    (tmp_path / "labels.txt").write_text("dark\nlight\n")
-    (tmp_path / "model.toml").write_text('task = "image-classification"\n')
+    onnx.save(model, folder / "model.onnx")
+    (folder / "labels.txt").write_text("dark\nlight\n")
+    (folder / "model.toml").write_text('task = "image-classification"\n')
+
+
+def answer_to_grey(folder: Path) -> dict[str, Any]:
+    """Return the answer to a picture whose pixels are four fifths of 255."""
     picture = io.BytesIO()
     image.new("RGB", (8, 8), (204, 204, 204)).save(picture, "PNG")
-    with pocketserve.load(tmp_path) as opened:
-        answer = opened.predict(picture.getvalue())
+    with pocketserve.load(folder) as opened:
+        answer: dict[str, Any] = opened.predict(picture.getvalue())
+    return answer
+
+
+def test_a_picture_reaches_the_graph_unscaled(tmp_path: Path) -> None:
+    mean_model(tmp_path)
+    answer = answer_to_grey(tmp_path)
     best = answer["predictions"][0]
     assert (best["label"], best["score"]) == ("light", pytest.approx(0.8))
     assert "assumed" not in answer
+
+
+def test_a_stated_range_overrules_the_operators(tmp_path: Path) -> None:
+    mean_model(tmp_path)
+    stated = {"image_processor_type": "ViTImageProcessor", "do_rescale": True}
+    stated |= {
+        "do_normalize": False,
+        "do_resize": True,
+        "size": {"height": 8, "width": 8},
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(stated))
+    best = answer_to_grey(tmp_path)["predictions"][0]
+    assert best["label"] == "dark"

@@ -134,12 +134,12 @@ def test_a_sound_becomes_the_letters_of_its_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("add_adapter", True, "add_adapter is True, .* ONNX"),
-        ("hidden_act", "relu", "hidden_act is 'relu'"),
+        ("add_adapter", True, "add_adapter is true, .* ONNX"),
+        ("hidden_act", "relu", 'hidden_act is "relu"'),
         ("hidden_size", 30, "not a multiple"),
         ("hidden_size", 64, r"is \[16\], but|but config.json says"),
         ("conv_stride", [5, 4], "different lengths"),
-        ("conv_stride", [1024, 1024, 1024], "leaves no frame"),
+        ("conv_stride", [1024, 1024, 1024], "samples for a frame"),
         ("conv_kernel", [10, 4, 0], "outside 1 to"),
         ("conv_dim", 16, "no list"),
         ("feat_extract_norm", "batch", "neither group nor layer"),

@@ -73,7 +73,12 @@ class ClassOutput(NamedTuple):
 
 
 class ModelMetadata(NamedTuple):
-    """The author's description of a model and its main graph."""
+    """The author's description of a model and its main graph.
+
+    Attributes:
+        is_from_operators: whether the graph's operators tell it, so that other files
+            overrule it.
+    """
 
     name: str = ""
     description: str = ""
@@ -85,6 +90,7 @@ class ModelMetadata(NamedTuple):
     associated_files: tuple[AssociatedFile, ...] = ()
     input_process_units: tuple[ProcessUnit, ...] = ()
     unknown: tuple[str, ...] = ()  # process units of newer schemas for all inputs
+    is_from_operators: bool = False
 
 
 def parse_properties(content: bytes) -> dict[str, str]:

@@ -48,4 +48,5 @@ def pixels_unchanged() -> ModelMetadata:
     from pocketserve.runtimes.metadata_parts import Normalization  # late: few need it
 
     unit = Normalization((0.0,), (1.0,))
-    return ModelMetadata(inputs=(TensorMetadata("", process_units=(unit,)),))
+    pixels = TensorMetadata("", process_units=(unit,))
+    return ModelMetadata(inputs=(pixels,), is_from_operators=True)

@@ -103,7 +103,10 @@ def _message_of(field: str, item: Any) -> dict[str, Any]:
     content = item.get("content")
     if isinstance(content, list):
         content = [_part_of(part) for part in content]
-    return {"role": item.get("role"), "content": content}
+    role = item.get("role")
+    if role == "tool":
+        raise bad_field(f"{field}.role", "must not be tool: there are no tools here")
+    return {"role": role, "content": content}
 
 
 def _part_of(part: Any) -> Any:
@@ -123,7 +126,10 @@ def _check_text_form(field: str, value: Any) -> dict[str, Any] | None:
         if key not in ("format", "verbosity"):
             raise bad_field(f"{field}.{key:.70}", "is unknown; known is format")
     place = f"{field}.format"
-    form = check_small_object(place, content.get("format") or {"type": "text"})
+    form = content.get("format")
+    if form is None:
+        form = {"type": "text"}
+    form = check_small_object(place, form)
     if form.get("type") != "json_schema":
         return check_format(place, form)
     schema = check_small_object(f"{place}.schema", form.get("schema"))

@@ -32,6 +32,9 @@ _OPERATORS: Final = {"Add": "add", "Div": "div", "Mul": "mul", "Sub": "sub"}
 _NEUTRAL: Final = frozenset(
     ("Cast", "Gather", "Identity", "Pad", "Resize", "Slice", "Transpose")
 )
+_SUBGRAPHS: Final = frozenset(("If", "Loop", "Scan"))
+"""Their bodies may use the picture without naming it as an input."""
+
 _RESHAPES: Final = frozenset(("Cast", "Identity", "Reshape", "Unsqueeze"))
 
 
@@ -60,6 +63,7 @@ class _StartOfGraph:
         self._constants: dict[str, Span] = {}
         self._producers: dict[str, _NodeInputs] = {}
         self._users: dict[str, list[_NodeInputs]] = {}
+        self._has_subgraphs = False
         for span in reader.messages(graph, 5):
             self._constants[self._name(span, 8)] = span
 
@@ -69,6 +73,8 @@ class _StartOfGraph:
         if name is None:
             return False
         self._read_nodes()
+        if self._has_subgraphs:
+            return False
         for _ in range(MAX_STEPS):
             node = self._only_user(name)
             if node is None:
@@ -107,6 +113,7 @@ class _StartOfGraph:
         for span in islice(reader.messages(self._graph, 1), MAX_NODES):
             kind = "".join(reader.texts(span, 4)[-1:])
             node = _NodeInputs(kind, reader.texts(span, 1), span)
+            self._has_subgraphs |= kind in _SUBGRAPHS
             for name in reader.texts(span, 2):
                 self._producers[name] = node
             for name in set(node.inputs):
@@ -133,6 +140,8 @@ class _StartOfGraph:
             return False
         mean = self._numbers(node.inputs[3])
         variance = self._numbers(node.inputs[4])
+        if not mean or not variance:
+            return False
         deviations = [abs(value) ** 0.5 for value in variance]
         return takes_pixels(mean, deviations)
 

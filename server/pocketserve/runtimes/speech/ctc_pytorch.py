@@ -15,6 +15,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.speech.ctc_shape import (
     LAYER,
+    SAMPLES_IN_MEMORY,
     CtcShape,
     ctc_weight_shapes,
     read_ctc_shape,
@@ -63,15 +64,25 @@ class CtcTorchSession(TorchLayers):
         super().__init__(torch, weights, threads)
         self._shape = shape
         self._places = self._place_weight()
-        self.inputs = [TensorSpec(SAMPLES, "FP32", (-1, -1))]
-        self.outputs = [TensorSpec(LOGITS, "FP32", (-1, -1, shape.vocabulary))]
+        self.inputs = [TensorSpec(SAMPLES, "FP32", (1, -1))]
+        self.outputs = [TensorSpec(LOGITS, "FP32", (1, -1, shape.vocabulary))]
         self.memory_bytes = self._weight_bytes() + shape.run_bytes
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Return the logits of all frames."""
+        """Return the logits of all frames.
+
+        Raises:
+            ValueError: the sound is longer than the memory of a run allows.
+        """
         shape = self._shape
+        length = inputs[SAMPLES].shape[1]
+        if length > SAMPLES_IN_MEMORY:
+            raise ValueError(
+                f"{length:,} samples are too many; send up to {SAMPLES_IN_MEMORY:,}, or"
+                " the sound to /v1/audio/transcriptions"
+            )
         with self._running():
             samples = self._torch.from_numpy(np.array(inputs[SAMPLES], np.float32))
             value = self._frames(samples.unsqueeze(1))
@@ -135,7 +146,7 @@ class CtcTorchSession(TorchLayers):
         )
 
     def _positions(self, value: Any) -> Any:
-        """Return what the neighbours of each frame add to it."""
+        """Return the part of the position, from the frames around each frame."""
         kernel = self._shape.place_kernel
         bias = self._weights[f"{self._shape.encoder}.pos_conv_embed.conv.bias"]
         mixed = self._functional.conv1d(

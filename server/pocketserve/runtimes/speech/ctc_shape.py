@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.speech.layer_weights import read_sizes
 from pocketserve.runtimes.speech.torch_weights import Shapes, config_fault
 from pocketserve.runtimes.torch.safetensors import StoredTensor
@@ -15,6 +16,12 @@ MAX_CONVOLUTIONS: Final = 32
 MAX_KERNEL: Final = 1024
 GROUP: Final = "group"
 LAYER: Final = "layer"
+NORMS_FEATURES: Final = "feat_proj_layer_norm"
+"""The key of HuBERT; wav2vec2 always normalises its features."""
+
+MAX_FRAME: Final = 800
+"""Samples that one frame sees, at most: 0.05 s."""
+
 SAMPLES_IN_MEMORY: Final = 20 * 16_000
 """Samples of one run: 20 s."""
 
@@ -95,11 +102,12 @@ def read_ctc_shape(
         ModelLoadError: a key is missing or invalid, or the network is of another kind.
     """
     for key, usual in _FIXED.items():
-        value = config.get(key, usual)
-        if value != usual:
-            raise config_fault(
-                f"{key} is {value!r:.40}, and only {usual!r} is served; convert the model"
-                " to ONNX with optimum"
+        value = config.get(key)
+        if value is not None and value != usual:
+            stated = json.dumps(value)
+            raise ModelLoadError(
+                f"config.json beside the model: {key} is {stated:.40}, which is not served"
+                " unconverted; convert the model to ONNX with optimum"
             )
     width, layers, heads, inner, vocabulary, kernel, groups = read_sizes(config, _KEYS)
     if width % heads or width % groups:
@@ -129,7 +137,7 @@ def read_ctc_shape(
         norm=norm,
         has_bias=_switch(config, "conv_bias", False),
         norm_first=_switch(config, "do_stable_layer_norm", False),
-        norms_features=_switch(config, "feat_proj_layer_norm", True),
+        norms_features=name != "hubert" or _switch(config, NORMS_FEATURES, True),
         epsilon=_epsilon(config),
         weight_norm=weight_norm,
     )
@@ -165,9 +173,23 @@ def _convolutions(config: Mapping[str, Any]) -> tuple[Convolution, ...]:
     rows = []
     for width, kernel, stride in zip(*columns, strict=True):
         rows.append(Convolution(width, kernel, stride))
-    if math.prod(row.stride for row in rows) > SAMPLES_IN_MEMORY:
-        raise config_fault("conv_stride leaves no frame of 20 seconds")
+    frame = _samples_of_frame(rows)
+    if frame > MAX_FRAME:
+        raise config_fault(
+            f"conv_kernel and conv_stride need {frame} samples for a frame, and at most"
+            f" {MAX_FRAME} are served"
+        )
     return tuple(rows)
+
+
+def _samples_of_frame(rows: Sequence[Convolution]) -> int:
+    """Return the number of samples that one frame sees."""
+    samples = 1
+    step = 1
+    for row in rows:
+        samples += (row.kernel - 1) * step
+        step *= row.stride
+    return samples
 
 
 def ctc_weight_shapes(shape: CtcShape) -> Shapes:

@@ -111,7 +111,7 @@ class Gate:
 def quiet_cut(samples: Array, rate: int) -> int:
     """Return the quietest place in the last seconds of a sound."""
     first = max(0, len(samples) - round(SEARCHED_S * rate))
-    block = round(BLOCK_S * rate)
+    block = max(1, round(BLOCK_S * rate))
     count = (len(samples) - first) // block
     if not count:
         return len(samples)

@@ -89,7 +89,12 @@ IMAGE = Section("image", ImageOptions, _image)
 def image_options(facts: ModelFacts) -> ImageOptions:
     """Return the manifest's options, completed by the model's files."""
     options = facts.manifest.section(ImageOptions)
-    for source in (_tflite, _onnx, _hugging_face, _timm, _export_tool):
+    sources = [_onnx, _hugging_face, _timm, _export_tool]
+    if facts.metadata.is_from_operators:
+        sources.append(_tflite)
+    else:
+        sources.insert(0, _tflite)
+    for source in sources:
         options = complete(options, source(facts))
     return options
 
