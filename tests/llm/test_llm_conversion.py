@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ import pytest
 from folder_files import CONFIG, write_folder
 from places import ROOT
 from pocketserve.cli import main
+from pocketserve_lab.commands import convert as command
+from pocketserve_lab.convert import plan
 from pocketserve_lab.convert.converter import ConversionError, ConversionRequest
 from pocketserve_lab.convert.environments import FOLDER_VARIABLE
 from pocketserve_lab.language import conversion, gguf_folder, gguf_tool
@@ -83,6 +87,34 @@ def test_other_kinds_are_refused_with_a_reason(
     write_folder(tmp_path / "chat")
     assert convert(tmp_path, *words) == 1
     assert "gguf" in capsys.readouterr().err
+
+
+def test_all_of_a_language_model_uses_its_converter(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(self: conversion.LanguageConverter, kind: str) -> None:
+        raise ConversionError(f"asked for {kind}")
+
+    monkeypatch.setattr(conversion.LanguageConverter, "convert", refuse)
+    # Its environment would be made by any other converter.
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
+    write_folder(tmp_path / "models" / "chat")
+    words = ["convert", "chat", "--to", "all", "--models-dir", str(tmp_path / "models")]
+    assert main(words) == 1
+    assert "asked for gguf" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_all_leaves_language_models_out_of_a_folder_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "reachable_kinds", lambda *_: ["onnx", "gguf"])
+    options = argparse.Namespace(quantize="none")
+    entry = SimpleNamespace(versions={})
+    selected: Any = SimpleNamespace(entry=entry, version=None)
+    assert command._reachable_kinds(options, selected) == ["onnx"]
 
 
 def request_for(config: Path) -> ConversionRequest:

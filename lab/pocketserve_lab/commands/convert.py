@@ -116,8 +116,8 @@ def _convert_all(options: argparse.Namespace) -> int:
     limits = process_limits(options)
     kinds = check_kinds(options.to)
     selected = model_of(options)
-    converter_class = _converter_class(selected, kinds)
     kinds = kinds or _reachable_kinds(options, selected)
+    converter_class = _converter_class(selected, kinds)
     if options.name and len(kinds) > 1:
         raise CommandError("--name names one version; give --to one kind")
     settings = ConversionSettings(
@@ -189,6 +189,7 @@ def _int8_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reachable_kinds(options: argparse.Namespace, selected: SelectedModel) -> list[str]:
+    from pocketserve_lab.convert.converter import TENSOR_KINDS
     from pocketserve_lab.convert.plan import reachable_kinds
     from pocketserve_lab.convert.registry import converters
     from pocketserve_lab.convert.speech.run import KIND, speech_source
@@ -200,7 +201,10 @@ def _reachable_kinds(options: argparse.Namespace, selected: SelectedModel) -> li
         formats = [versions[selected.version].format.name]
     else:
         formats = [version.format.name for version in versions.values()]
-    return reachable_kinds(formats, options.quantize, converters())
+    kinds = reachable_kinds(formats, options.quantize, converters())
+    # A language model beside a model of tensors needs a command of its own.
+    tensor_kinds = [kind for kind in kinds if kind in TENSOR_KINDS]
+    return tensor_kinds or kinds
 
 
 @dataclass
