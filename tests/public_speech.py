@@ -1,4 +1,4 @@
-"""What tests of the public speech model share: sentences, their sound, and wrong words."""
+"""Sentences, their sound and wrong words, for tests of the public speech model."""
 
 from __future__ import annotations
 

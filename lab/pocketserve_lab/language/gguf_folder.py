@@ -128,7 +128,7 @@ def _tokenizer_fault(settings: Mapping[str, Any]) -> str:
 
 
 def forbid_code(hub: Path) -> None:
-    """Let the tokenizer's library load no code, and ask no hub.
+    """Stop the tokenizer's library from loading code or asking a hub.
 
     Args:
         hub: a folder for its cache, which is empty.

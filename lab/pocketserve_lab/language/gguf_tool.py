@@ -117,7 +117,7 @@ def _form_of(tokenizer: Any) -> Mapping[str, Any]:
 
 
 def _check_architecture(tool: Any) -> None:
-    """Let the tool convert accepted families only, by its own reading."""
+    """Restrict the tool to accepted families, as it reads them."""
     published = tool.get_model_architecture
 
     def architecture(*arguments: Any) -> str:

@@ -35,7 +35,7 @@ WIDTHS = (64, 96, 64, 128, 48, 32)
 """Of a chain of matrices."""
 
 OUTLIERS = (1, 12, 1, 5, 1)
-"""How far a matrix's largest weight exceeds the others: int8 rounds the others away."""
+"""Largest weight of each matrix, relative to the others, which int8 rounds away."""
 
 
 def write_network(path: Path, random: np.random.Generator) -> None:
