@@ -344,7 +344,9 @@ def _is_listed(home: Path, journal: Mapping[str, Any]) -> bool:
         version = read_manifest(home / FILE_NAME).versions.get(journal["version"])
     except ManifestError:
         return False
-    if version is None or version.file != journal["listed_file"]:
+    # Earlier releases wrote no other name.
+    listed_file = journal.get("listed_file", journal["file"])
+    if version is None or version.file != listed_file:
         return False
     return not journal["replaces"] or dict(version.provenance) == journal["provenance"]
 

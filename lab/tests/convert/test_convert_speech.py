@@ -149,3 +149,45 @@ def test_a_folder_in_the_way_is_kept(models: Path) -> None:
     with pytest.raises(ConversionError, match="--name"):
         convert(models)
     assert convert(models, name="small").version == "small"
+
+
+def test_the_samples_folder_is_no_version(models: Path) -> None:
+    with pytest.raises(ConversionError, match="model's samples"):
+        convert(models, name="samples")
+
+
+def test_sounds_with_a_table_of_transcripts_are_compared(
+    models: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.wav").write_bytes(swelling_sound(2))
+    (data / "words.csv").write_text("file,truth\na.wav,hello\n")
+    assert convert(models, samples=data).agreement.samples == 1
+    (data / "b.bin").write_text("hello")
+    with pytest.raises(ConversionError, match=r"the sample 'b\.bin'"):
+        convert(models, samples=data, name="again")
+
+
+def test_no_matrix_of_an_int8_decoder_is_left_in_floats(models: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    convert(models, quantize="dynamic")
+    file = models / "tiny" / "onnx-dynamic" / "decoder_model_merged.onnx"
+    floats = []
+    for name, size in matrices(onnx.load(file).graph):
+        if size and "embed" not in name:
+            floats.append(name)
+    assert floats == []
+
+
+def matrices(graph: Any) -> list[tuple[str, bool]]:
+    """Return the matrices of a graph and its branches, and whether each has floats."""
+    found = []
+    for tensor in graph.initializer:
+        if len(tensor.dims) == 2:
+            found.append((tensor.name, tensor.data_type == 1))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found += matrices(attribute.g)
+    return found

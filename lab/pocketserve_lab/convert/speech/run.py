@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from pocketserve import __version__
 from pocketserve.repository.files import content_digest, file_bytes
+from pocketserve.repository.samples import FOLDER as SAMPLES
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files
 from pocketserve.runtimes.speech.files import ENCODER, SUFFIX
-from pocketserve_lab.compare.samples import sample_files
+from pocketserve_lab.compare.samples import Facts, SampleError, select_samples
 from pocketserve_lab.convert import verify
 from pocketserve_lab.convert.converter import ConversionError, Converter
 from pocketserve_lab.convert.process import Job, run_job
@@ -106,6 +107,10 @@ class SpeechConverter(ModelConverter):
             self._settings.name,
         )
         folder = new.name
+        if folder == SAMPLES:
+            raise ConversionError(
+                f"{SAMPLES} has the model's samples; use another --name"
+            )
         if not new.replaces and (model_folder(self._entry) / folder).exists():
             raise ConversionError(
                 f"{folder} is in the model's folder already; remove it, or use --name"
@@ -116,7 +121,17 @@ class SpeechConverter(ModelConverter):
         data = self._data()
         if data is None:
             return []
-        return sample_files(data)[:MAX_SAMPLES]
+        facts = Facts("speech-to-text")
+        try:
+            samples = select_samples(data, facts, MAX_SAMPLES)
+        except SampleError as error:
+            raise ConversionError(str(error)) from None
+        files = []
+        for sample in samples:
+            if isinstance(sample.body, bytes):
+                raise ConversionError(f"the sample {sample.name} is not a sound file")
+            files.append(sample.body)
+        return files
 
     def _prepared_folder(self, source: VersionEntry) -> Path:
         """Return a folder with the files of the task."""
