@@ -302,7 +302,7 @@ def test_other_files_are_named(tmp_path: Path):
     with pytest.raises(ModelLoadError, match="holds weights without a model"):
         opened(tmp_path / "weights.pt2", trust=True)
     (tmp_path / "text.pt2").write_text("no zip")
-    with pytest.raises(ModelLoadError, match="is no exported program"):
+    with pytest.raises(ModelLoadError, match="is not an exported program"):
         opened(tmp_path / "text.pt2", trust=True)
     with pytest.raises(ModelLoadError, match="cannot be read"):
         RUNTIME.open(ModelSource(tmp_path / "missing.pt2"))

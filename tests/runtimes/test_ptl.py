@@ -259,7 +259,7 @@ def test_other_files_are_named(tmp_path: Path):
     with pytest.raises(ModelLoadError, match="FlatBuffer form"):
         opened(tmp_path / "b.ptl")
     (tmp_path / "c.ptl").write_bytes(b"")
-    with pytest.raises(ModelLoadError, match="is no PyTorch mobile file"):
+    with pytest.raises(ModelLoadError, match="is not a PyTorch mobile file"):
         opened(tmp_path / "c.ptl")
     with pytest.raises(ModelLoadError, match="cannot be read"):
         opened(tmp_path / "missing.ptl")

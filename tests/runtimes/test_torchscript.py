@@ -830,7 +830,7 @@ def test_other_files_are_named(tmp_path: Path):
     with pytest.raises(ModelLoadError, match="holds weights without a model"):
         opened(tmp_path / "weights.pt")
     (tmp_path / "text.ts").write_text("no zip")
-    with pytest.raises(ModelLoadError, match="is no TorchScript archive"):
+    with pytest.raises(ModelLoadError, match="is not a TorchScript archive"):
         opened(tmp_path / "text.ts")
     with pytest.raises(ModelLoadError, match="cannot be read"):
         opened(tmp_path / "missing.ts")

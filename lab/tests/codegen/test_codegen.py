@@ -171,7 +171,7 @@ def led(app: App, *arguments: Any) -> Iterator[Any]:
 
 
 NO_TOKEN = (
-    "the server does not know this token; take the one that `pocketserve token` prints"
+    "the server does not know this token; use the one that `pocketserve token` prints"
 )
 START = "; is the server running? Start it with `pocketserve serve` "
 AGAIN = "generate the class again: pocketserve codegen digits --language {} --package com.example.app --class Digits"

@@ -101,7 +101,7 @@ def test_a_format_without_intermediate_results_is_refused() -> None:
     """The message lists such formats."""
     with pytest.raises(
         CommandError,
-        match=r"'torchscript' is torchscript, which keeps .* reads tflite, onnx, torch, keras",
+        match=r"'torchscript' is torchscript, which does not expose .* reads tflite, onnx, torch, keras",
     ):
         compare_layers(Plan("digits", str(MODELS)), ("onnx", "torchscript"))
 

@@ -49,7 +49,8 @@ def check_content(path: Path, formats: Collection[str], title: str) -> None:
         )
     content = content_of(path)
     if content not in formats:
-        unknown = f"is not a {title}, or is damaged; save it again"
+        article = "an" if title[0] in "aeiou" else "a"
+        unknown = f"is not {article} {title}, or is damaged; save it again"
         raise ModelLoadError(f"{path.name} {NOT_MODELS.get(content or '', unknown)}")
 
 
