@@ -11,7 +11,7 @@ test-frameworks: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python to
 test-tflite-runtime: ; $(PYTHON) tools/environment.py tflite-runtime && .venv-tflite-runtime/bin/python tools/run_tests.py tflite-runtime $(PARALLEL)
 test-all: test test-core test-frameworks test-tflite-runtime
 test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py browser -m browser tests/web tests/attacks/test_web_browser.py tests/attacks/test_browser_origins.py tests/javascript $(PARALLEL)
-test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools/run_tests.py convert lab/tests/convert lab/tests/compress
+test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools/run_tests.py convert lab/tests/convert lab/tests/compress && .venv-all/bin/python tools/run_tests.py convert-torch -m "convert and torch" lab/tests/convert
 test-own-models: ; $(PYTHON) tools/environment.py all zoo && .venv-all/bin/python tools/run_tests.py own-models lab/tests/convert/test_own_models.py
 test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python tools/run_tests.py triton lab/tests/scaleout/test_triton.py
 test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray lab/tests/scaleout

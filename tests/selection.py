@@ -384,6 +384,7 @@ KINDS: Final = {
     ),
     "tflite-runtime": Kind(BIG | {"node", "onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
+    "convert-torch": Kind(BIG - {"convert", "torch"}),
     "own-models": Kind(BIG - {"own_models"}, complete=True),
     "triton": Kind(BIG - {"triton"}, complete=True),
     "ray": Kind(BIG - {"ray"}, complete=True),

@@ -96,6 +96,7 @@ def test_a_branch_that_depends_on_values_is_scripted(tmp_path: Path) -> None:
     assert conversion.agreement.error < 1e-6
 
 
+@pytest.mark.convert
 def test_values_that_decide_are_refused_or_scripted(tmp_path: Path) -> None:
     """The message names the way out; a path with a script is used after the first
     fails.
@@ -113,6 +114,7 @@ def test_values_that_decide_are_refused_or_scripted(tmp_path: Path) -> None:
 KEPT = "kept = self.inner(x)[x > 0]\nreturn kept.sum() if len(kept) > 1 else kept.sum() - 7"
 
 
+@pytest.mark.convert
 @pytest.mark.parametrize(
     ("body", "kind", "tool", "sentence", "nearest"),
     [
