@@ -29,8 +29,8 @@ class EncoderWriter:
     def __init__(self, onnx: Any, weights: Weights, shape: WhisperShape) -> None:
         self._graph = OnnxGraph(onnx, weights)
         self._shape = shape
-        self._heads = shape.encoder_heads
-        self._size = shape.width // shape.encoder_heads
+        heads = shape.encoder_heads
+        self._attention = AttentionWriter(self._graph, heads, shape.width // heads)
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -67,26 +67,12 @@ class EncoderWriter:
     def _layer(self, value: str, name: str) -> str:
         graph = self._graph
         normal = graph.norm(value, f"{name}.self_attn_layer_norm")
-        mixed = self._attention(normal, name)
+        attended = f"{name}.self_attn"
+        keys = self._attention.project(normal, f"{attended}.k_proj")
+        values = self._attention.project(normal, f"{attended}.v_proj")
+        mixed = self._attention.attend(normal, keys, values, attended)
         value = graph.op("Add", value, mixed)
         return feed_forward(graph, value, name)
-
-    def _attention(self, value: str, layer: str) -> str:
-        graph = self._graph
-        name = f"{layer}.self_attn"
-        keys = graph.linear(value, f"{name}.k_proj")
-        values = graph.linear(value, f"{name}.v_proj")
-        keys = graph.split_heads(keys, self._heads, self._size)
-        values = graph.split_heads(values, self._heads, self._size)
-        return attention(
-            graph,
-            value,
-            keys,
-            values,
-            name,
-            self._heads,
-            self._size,
-        )
 
 
 class DecoderWriter:
@@ -109,6 +95,7 @@ class DecoderWriter:
         self._stores_table_once = stores_table_once
         self._heads = shape.decoder_heads
         self._size = shape.width // shape.decoder_heads
+        self._attention = AttentionWriter(self._graph, self._heads, self._size)
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -214,36 +201,18 @@ class DecoderWriter:
             layer,
             "value",
         )
-        return attention(
-            self._graph,
-            value,
-            keys,
-            values,
-            name,
-            self._heads,
-            self._size,
-            mask,
-        )
+        return self._attention.attend(value, keys, values, name, mask)
 
     def _sound_attention(self, value: str, name: str, layer: int) -> str:
         """Attend to the sound."""
         keys = self._encoded(f"{name}.k_proj", layer, "key")
         values = self._encoded(f"{name}.v_proj", layer, "value")
-        return attention(
-            self._graph,
-            value,
-            keys,
-            values,
-            name,
-            self._heads,
-            self._size,
-        )
+        return self._attention.attend(value, keys, values, name)
 
     def _own_past(self, value: str, projection: str, layer: int, kind: str) -> str:
         """Return the keys or values of all tokens so far."""
         graph = self._graph
-        own = graph.linear(value, projection)
-        own = graph.split_heads(own, self._heads, self._size)
+        own = self._attention.project(value, projection)
         name = f"{layer}.decoder.{kind}"
         output = f"present.{name}"
         graph.op(
@@ -262,8 +231,7 @@ class DecoderWriter:
         name = f"{layer}.encoder.{kind}"
         output = f"present.{name}"
         first = graph.size
-        own = graph.linear("encoder_hidden_states", projection)
-        own = graph.split_heads(own, self._heads, self._size)
+        own = self._attention.project("encoder_hidden_states", projection)
         past = f"past_key_values.{name}"
         graph.choose(
             "use_cache_branch",
@@ -313,27 +281,39 @@ class DecoderWriter:
         graph.add_output("logits", "FLOAT", ["batch", "length", shape.vocabulary])
 
 
-def attention(
-    graph: OnnxGraph,
-    value: str,
-    keys: str,
-    values: str,
-    name: str,
-    heads: int,
-    size: int,
-    mask: str = "",
-) -> str:
-    """Add an attention, and return its projected output."""
-    queries = graph.linear(value, f"{name}.q_proj")
-    queries = graph.split_heads(queries, heads, size)
-    queries = graph.op("Mul", queries, graph.constant(np.float32(size**-0.5)))
-    columns = graph.op("Transpose", keys, perm=[0, 1, 3, 2])
-    scores = graph.op("MatMul", queries, columns)
-    if mask:
-        scores = graph.op("Add", scores, mask)
-    shares = graph.op("Softmax", scores, axis=-1)
-    mixed = graph.op("MatMul", shares, values)
-    return graph.linear(graph.join_heads(mixed, heads * size), f"{name}.out_proj")
+class AttentionWriter:
+    """Adds the attentions of one graph.
+
+    Args:
+        heads: their number.
+        size: of one head.
+    """
+
+    def __init__(self, graph: OnnxGraph, heads: int, size: int) -> None:
+        self._graph = graph
+        self._heads = heads
+        self._size = size
+
+    def project(self, value: str, projection: str) -> str:
+        """Return queries, keys or values: [batch, heads, length, size]."""
+        projected = self._graph.linear(value, projection)
+        return self._graph.split_heads(projected, self._heads, self._size)
+
+    def attend(
+        self, value: str, keys: str, values: str, name: str, mask: str = ""
+    ) -> str:
+        """Return the projected output of an attention."""
+        graph = self._graph
+        scale = graph.constant(np.float32(self._size**-0.5))
+        queries = graph.op("Mul", self.project(value, f"{name}.q_proj"), scale)
+        columns = graph.op("Transpose", keys, perm=[0, 1, 3, 2])
+        scores = graph.op("MatMul", queries, columns)
+        if mask:
+            scores = graph.op("Add", scores, mask)
+        shares = graph.op("Softmax", scores, axis=-1)
+        mixed = graph.op("MatMul", shares, values)
+        joined = graph.join_heads(mixed, self._heads * self._size)
+        return graph.linear(joined, f"{name}.out_proj")
 
 
 def feed_forward(graph: OnnxGraph, value: str, name: str) -> str:
